@@ -16,12 +16,12 @@ import (
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// errInUse says that something keeps a volume whose retention is over: no event of the
-// volume tells when that changes, so the queue asks again.
+// errInUse says that something still uses a volume whose retention is over. No event of the
+// volume tells when that changes, so the queue retries.
 var errInUse = errors.New("a volume in the trash is in use")
 
-// apply writes the volume as the version it was decided on, so that the binder, or who
-// undeletes it, wins; then tells.
+// apply writes the volume against the version that the plan was made from, then emits the
+// event. A write by the binder or by tarn undelete in between makes it fail.
 func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
 	if p.Grave {
 		if err := r.confirmUnused(ctx, v.Volume); err != nil {
@@ -38,8 +38,9 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
 	return r.runner.Do(ctx, actions...)
 }
 
-// confirmUnused looks live at what decides that data is destroyed: the volume is as
-// the cache had it, its claim is gone, and no pod and no node has it.
+// confirmUnused returns nil if the volume's data may be destroyed. It reads from the API
+// server: the volume is as the cache had it, its claim is gone, and no pod uses it. It must not
+// be attached to a node either.
 func (r *reconciler) confirmUnused(ctx context.Context, vol *corev1.PersistentVolume) error {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(vol), &corev1.PersistentVolume{})
 	if err != nil {
@@ -74,7 +75,7 @@ func (r *reconciler) confirmUnused(ctx context.Context, vol *corev1.PersistentVo
 	return nil
 }
 
-// keep tells why a volume stays though its retention is over.
+// keep emits a warning that says why a volume stays after its retention, and returns errInUse.
 func (r *reconciler) keep(ctx context.Context, vol *corev1.PersistentVolume, why string) error {
 	told := r.runner.Do(ctx, action.Emit{About: vol, Type: corev1.EventTypeWarning, Reason: eventInUse, Doing: "Trash", Note: "the retention is over, but the volume is kept: " + why})
 	return errors.Join(told, fmt.Errorf("%w: %s", errInUse, why))

@@ -22,13 +22,13 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Options are what the controller needs beside the manager.
+// Options are what the controller needs besides the manager.
 type Options struct {
-	// Namespace is Tarn's own, whose claims' volumes are left alone.
+	// Namespace is Tarn's own. The controller ignores volumes of claims in it.
 	Namespace string
-	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
+	// MaxConcurrent is how many volumes are reconciled at once; 0 means one.
 	MaxConcurrent int
-	// Clock is the real one where it is nil.
+	// Clock is the time source; nil means the real clock.
 	Clock clock.PassiveClock
 }
 
@@ -41,7 +41,7 @@ type reconciler struct {
 	namespace string
 }
 
-// Register adds the controller to a manager. Its queue holds names of volumes.
+// Register adds the controller to a manager. Requests are names of volumes.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(),
@@ -65,7 +65,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Complete(r)
 }
 
-// Reconcile gathers, plans and applies.
+// Reconcile gathers, plans and applies for one volume.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	now := r.clock.Now()
 	v, err := r.gather(ctx, request.Name)
@@ -77,10 +77,10 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return kube.Outcome(err, p.Next, now)
 }
 
-// whatIsRemembered passes the updates of a claim by which it gets its volume, of which
-// the volume may have told before the claim was in the cache, or after which another
-// claim would be made anew. That it goes passes too: the volume may have told that it
-// is released while the claim was still in the cache, and then tells nothing more.
+// whatIsRemembered passes updates that give a claim its volume, or that change what is
+// remembered of the claim. The volume's own event may have come before the claim was in the
+// cache. Deletions pass too: the volume may be Released while the cache still has the claim,
+// and no later event of the volume follows.
 var whatIsRemembered = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		old, ok := e.ObjectOld.(*corev1.PersistentVolumeClaim)
@@ -97,12 +97,13 @@ func mapClaim(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: claim.Spec.VolumeName}}}
 }
 
-// mapClass wakes the volumes of a class, whose retention may be another.
+// mapClass enqueues the volumes of a class, because the retention of the class may have
+// changed.
 func (r *reconciler) mapClass(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.volumes(ctx, o, func(vol *corev1.PersistentVolume) bool { return volume.ClassOfVolume(vol) == o.GetName() })
 }
 
-// mapSet wakes the volumes that a set selects.
+// mapSet enqueues the volumes that a set selects.
 func (r *reconciler) mapSet(ctx context.Context, o client.Object) []reconcile.Request {
 	set, ok := o.(*tarnv1.PersistentVolumeSet)
 	if !ok {

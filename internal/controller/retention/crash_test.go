@@ -18,7 +18,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// kept wants a volume in the trash.
+// kept expects a volume in the trash.
 func kept(vol *corev1.PersistentVolume) string {
 	if vol == nil {
 		return "it is gone"
@@ -36,7 +36,7 @@ func isGone(vol *corev1.PersistentVolume) string {
 	return "it is there"
 }
 
-// remembers wants a held volume that remembers its claim with a label.
+// remembers expects a held volume that remembers its claim with a label.
 func remembers(value string) func(*corev1.PersistentVolume) string {
 	return func(vol *corev1.PersistentVolume) string {
 		if vol != nil && volume.Held(vol) && strings.Contains(vol.Annotations[tarnv1.AnnotationClaim], `"app":"`+value+`"`) {
@@ -46,8 +46,8 @@ func remembers(value string) func(*corev1.PersistentVolume) string {
 	}
 }
 
-// life leads a volume from its claim through the trash to its end, and starts the
-// controller anew when the killer has ended it.
+// life takes a volume from its claim through the trash to its deletion. It restarts the
+// controller whenever the killer stops it.
 func (w *world) life(k *testkit.Killer) {
 	w.t.Helper()
 	stop := k.Life(w.config, w.run)
@@ -81,7 +81,7 @@ func TestAVolumeIsKeptAndThenDestroyedWhereverTheControllerIsKilled(t *testing.T
 	}
 }
 
-// uses makes a pod on a node with the world's claim.
+// uses creates a pod on a node with the world's claim.
 func (w *world) uses() *corev1.Pod {
 	w.t.Helper()
 	w.must(client.IgnoreAlreadyExists(w.client.Create(w.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})))
@@ -106,7 +106,7 @@ func TestAPodWhoseClaimWasRemovedByForceKeepsItsVolume(t *testing.T) {
 			pod := w.uses()
 			defer w.run(w.config)()
 			w.volume("holding", remembers("shop"))
-			w.must(w.client.Delete(w.ctx, w.claim)) // the world takes its finalizers off
+			w.must(w.client.Delete(w.ctx, w.claim)) // the world removes its finalizers
 			if anew {
 				w.again()
 			}
@@ -130,7 +130,8 @@ func TestAPodWhoseClaimWasRemovedByForceKeepsItsVolume(t *testing.T) {
 	}
 }
 
-// again makes a claim of the name anew, as soon as it is gone, which gets another volume.
+// again creates a claim with the same name once the first is gone. The new claim gets another
+// volume.
 func (w *world) again() {
 	w.t.Helper()
 	claim := testkit.Claim("default", w.name, "", w.name, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = w.name + "-other" })

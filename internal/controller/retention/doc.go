@@ -1,17 +1,17 @@
-// Package retention keeps the data of a released volume for as long as its retention
-// says, so that its claim can be made anew on it (tarn undelete):
+// Package retention keeps the data of a released volume for as long as its retention says, so
+// that tarn undelete can recreate its claim on it:
 //
 //	claimed --held--> (claim gone) --> trashed --time--> over
 //	   ^                                  |
 //	   +------------ undelete ------------+
 //
-// Whoever made a volume destroys it as soon as it is Released and its policy is Delete,
-// and some of them are not Tarn's. So a volume with a retention has policy Retain from
-// the moment it is a claim's; the policy it is to have, and the claim, are noted on it.
-// When its time in the trash is over it gets that policy, and deletion, recycling and
-// retention go their ordinary ways.
+// The driver of a volume destroys it as soon as it is Released with policy Delete, and some
+// drivers are not Tarn's. So the controller gives a volume with a retention policy Retain as
+// soon as a claim has it. It records the claim and the volume's own policy in annotations. When
+// the retention is over, the controller restores that policy. Deletion or recycling then
+// happens as usual.
 //
-// It writes reclaim policies and its own annotations and label of PersistentVolumes,
-// and nothing else. It destroys nothing, and knows no other controller and no
-// provisioner.
+// The controller writes reclaim policies and its own annotations and label of
+// PersistentVolumes, and nothing else. It destroys nothing, and knows no other controller and
+// no provisioner.
 package retention

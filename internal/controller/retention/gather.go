@@ -18,21 +18,22 @@ import (
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=volumeattachments,verbs=list
 // +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets,verbs=get;list;watch
 
-// View is all that is known about one volume. What does not exist is nil. The volume
-// shares memory with the cache and must not be changed.
+// View is all that a decision about one volume depends on. A nil object does not exist. The
+// volume shares memory with the cache and must not be changed.
 type View struct {
-	// Namespace is Tarn's own: what its claims have is being added to a pool or out.
+	// Namespace is Tarn's own. A volume of a claim there is being added to a pool or removed
+	// from one.
 	Namespace string
 	Volume    *corev1.PersistentVolume
-	// Claim is the one the volume belongs to, by uid.
+	// Claim is the claim that the volume belongs to, matched by UID.
 	Claim *corev1.PersistentVolumeClaim
 	Class *storagev1.StorageClass
-	// Sets are those that select the volume.
+	// Sets are the sets that select the volume.
 	Sets []tarnv1.PersistentVolumeSet
 }
 
-// gather reads the View of one volume from the cache. The claim is left out where there
-// is nothing to keep, as with most volumes: each bound volume comes by several times.
+// gather reads the View of one volume from the cache. It skips the claim if the volume has no
+// retention, as most have none and each is reconciled several times.
 func (r *reconciler) gather(ctx context.Context, name string) (*View, error) {
 	v := &View{Namespace: r.namespace}
 	var err error

@@ -33,44 +33,45 @@ const (
 	eventLeft = "StorageLeftBehind"
 )
 
-// Plan is what to do about one volume; its zero value is nothing.
+// Plan is what to do about one volume; the zero value does nothing.
 type Plan struct {
-	// Write is the volume as it is to be, nil for as it is.
+	// Write is the volume as it should be; nil if it stays as it is.
 	Write *corev1.PersistentVolume
-	// Grave says that data may be destroyed for what is written: it takes live looks.
+	// Grave means that the write may lead to the loss of data, so apply must first read from
+	// the API server.
 	Grave bool
-	// Event is told once the volume is written, if one has a reason.
+	// Event is emitted after the write, unless its reason is empty.
 	Event Event
-	// Next is when to look again though no event tells; zero: not needed.
+	// Next is when to reconcile even if no event arrives; zero means never.
 	Next time.Time
 }
 
-// Event is what is told to a volume.
+// Event is an event about a volume.
 type Event struct{ Type, Reason, Note string }
 
-// state is where a volume stands between its claim and the trash; a closed set.
+// state is where a volume stands between its claim and the trash. The set is closed.
 type state string
 
 const (
-	// foreign: being deleted, or being added to a pool or out of one.
+	// foreign: being deleted, or being added to a pool or removed from one.
 	foreign state = "Foreign"
-	// cleared: nobody's, and the binder has not seen it: drivers destroy by phase Released
-	// and policy Delete, and do not look at claimRef.
+	// cleared: without claimRef, but not yet Available. Drivers destroy a volume by phase
+	// Released and policy Delete, and ignore claimRef.
 	cleared state = "Cleared"
-	// free: nobody's.
+	// free: without claimRef and Available.
 	free state = "Free"
-	// reserved: promised to a claim that is yet to come.
+	// reserved: claimRef names a claim that does not exist yet.
 	reserved state = "Reserved"
-	// offered: made for a claim that has not taken it. Should the claim take another one,
-	// the binder destroys this one by its policy, which must stand for that.
+	// offered: made for a claim that has not bound it. If the claim binds another volume, the
+	// binder lets this one be destroyed by its policy, so the policy must not change.
 	offered state = "Offered"
-	// claimed: a claim's.
+	// claimed: bound to a claim.
 	claimed state = "Claimed"
-	// released: its claim has gone, and until when it is kept is not noted yet.
+	// released: its claim is gone, and the end of its retention is not recorded yet.
 	released state = "Released"
-	// trashed: it is kept until a time that is noted.
+	// trashed: kept until the recorded time.
 	trashed state = "Trashed"
-	// over: it was kept, and its own policy is in force again.
+	// over: the retention has ended, and its own policy is in force again.
 	over state = "Over"
 	// failed: could not be deleted or recycled.
 	failed state = "Failed"
@@ -105,15 +106,15 @@ func stateOf(v *View) state {
 	return trashed
 }
 
-// plan says what the View asks for.
+// plan decides what to do with the volume of the View.
 func plan(v *View, now time.Time) Plan {
-	if v.Volume == nil || !marked(v.Volume) && !retentionOf(v).Wanted() { // most volumes: each comes by several times in its life
+	if v.Volume == nil || !marked(v.Volume) && !retentionOf(v).Wanted() { // most volumes: each is reconciled several times in its life
 		return Plan{}
 	}
 	want := v.Volume.DeepCopy()
-	want.ManagedFields = v.Volume.ManagedFields // long, and nobody's here: the same one is compared in one step
+	want.ManagedFields = v.Volume.ManagedFields // long and never changed here: sharing it makes the comparison one step
 	switch stateOf(v) {
-	case free: // somebody has cleared claimRef: what is on it is nobody's claim's
+	case free: // claimRef was cleared: what the volume remembers belongs to no claim
 		volume.LetGo(want)
 		forget(want)
 		return write(v, want, Plan{})
@@ -123,7 +124,7 @@ func plan(v *View, now time.Time) Plan {
 		return planReleased(v, want, now)
 	case trashed:
 		return planTrashed(v, want, now)
-	case over: // whose policy was set by hand is told nothing: it was done on purpose
+	case over: // a policy set by hand gets no event: it was changed on purpose
 		delete(want.Labels, tarnv1.LabelTrashedUntil)
 		return write(v, want, Plan{})
 	case foreign:
@@ -132,8 +133,8 @@ func plan(v *View, now time.Time) Plan {
 	return Plan{}
 }
 
-// planForeign tells of a volume that is deleted while it is held. Its storage stays, as
-// with policy Retain: what was to be kept is not destroyed for a slip.
+// planForeign warns about a volume that is deleted during its retention. Its storage stays, as
+// with policy Retain: one mistaken deletion must not destroy data that was to be kept.
 func planForeign(vol *corev1.PersistentVolume) Plan {
 	if vol.DeletionTimestamp == nil || !volume.Held(vol) || vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
 		return Plan{}
@@ -143,7 +144,7 @@ func planForeign(vol *corev1.PersistentVolume) Plan {
 		vol.Name, volume.OwnPolicy(vol))}}
 }
 
-// planClaimed holds a volume while it has a claim, and remembers the claim.
+// planClaimed sets policy Retain while the volume has a claim, and remembers the claim.
 func planClaimed(v *View, want *corev1.PersistentVolume) Plan {
 	r := retentionOf(v)
 	volume.Untrash(want)
@@ -152,7 +153,7 @@ func planClaimed(v *View, want *corev1.PersistentVolume) Plan {
 		volume.Hold(want, v.Volume.Annotations[tarnv1.AnnotationHeldFor])
 	case r.Wanted():
 		volume.Hold(want, r.Text)
-	case r.Unknown && volume.Held(want): // the class went; what it said stands
+	case r.Unknown && volume.Held(want): // the class is gone; its last retention stays in force
 		volume.Hold(want, v.Volume.Annotations[tarnv1.AnnotationHeldFor])
 	default:
 		volume.LetGo(want)
@@ -167,9 +168,9 @@ func planClaimed(v *View, want *corev1.PersistentVolume) Plan {
 	return write(v, want, Plan{Event: complaint(r)})
 }
 
-// planReleased notes until when a volume is kept whose claim has gone, counted from
-// that moment. One that was released before anybody held it is held now, unless it has
-// no own end: what has begun to destroy it looks at the policy again before it does.
+// planReleased records the end of the retention of a released volume, counted from its release.
+// A volume released before it was held is held now, if it has a retention. That is in time,
+// because deletion and recycling check the policy right before they act.
 func planReleased(v *View, want *corev1.PersistentVolume, now time.Time) Plan {
 	r := retentionOf(v)
 	if !volume.Held(want) && !r.Wanted() {
@@ -179,7 +180,7 @@ func planReleased(v *View, want *corev1.PersistentVolume, now time.Time) Plan {
 	if r.Wrong != "" || r.Unknown {
 		text = v.Volume.Annotations[tarnv1.AnnotationHeldFor]
 		d, err := volume.ParseRetention(text)
-		if err != nil { // nothing that was ever understood: it waits until it is put right
+		if err != nil { // no valid retention was ever recorded: the volume is kept until the user corrects it
 			volume.Hold(want, text)
 			return write(v, want, Plan{Event: complaint(r)})
 		}
@@ -197,8 +198,9 @@ func planReleased(v *View, want *corev1.PersistentVolume, now time.Time) Plan {
 		want.Spec.ClaimRef.Namespace, want.Spec.ClaimRef.Name, until.UTC().Format(time.RFC3339), want.Name)}})
 }
 
-// planTrashed waits until the time is over, and then gives the volume the policy it is
-// to have. A volume protected from deletion stays: its driver does not ask the label.
+// planTrashed waits for the end of the retention, then restores the volume's own policy. A
+// volume with the label for deletion protection stays, because its driver does not check that
+// label.
 func planTrashed(v *View, want *corev1.PersistentVolume, now time.Time) Plan {
 	until, _, err := volume.TrashedUntil(want)
 	if err != nil {
@@ -219,7 +221,7 @@ func planTrashed(v *View, want *corev1.PersistentVolume, now time.Time) Plan {
 		fmt.Sprintf("the retention is over; the reclaim policy is %s", own)}})
 }
 
-// marked says that a volume bears something of the trash's.
+// marked reports whether a volume has an annotation or label of the trash.
 func marked(vol *corev1.PersistentVolume) bool {
 	for _, key := range []string{tarnv1.AnnotationReclaimPolicy, tarnv1.AnnotationHeldFor, tarnv1.AnnotationClaim, tarnv1.AnnotationTrashedUntil} {
 		if _, there := vol.Annotations[key]; there {
@@ -230,7 +232,7 @@ func marked(vol *corev1.PersistentVolume) bool {
 	return there
 }
 
-// forget removes what was remembered for the trash.
+// forget removes what the volume remembers of its claim.
 func forget(vol *corev1.PersistentVolume) {
 	volume.Untrash(vol)
 	delete(vol.Annotations, tarnv1.AnnotationClaim)
@@ -243,8 +245,8 @@ func complaint(r volume.Retention) Event {
 	return Event{corev1.EventTypeWarning, eventInvalid, r.Wrong}
 }
 
-// write adds a volume to a plan, if it differs from the one at hand. An event that says
-// that something was done is told with the write alone; a warning every time.
+// write adds the wanted volume to a plan if it differs from the current one. An event of type
+// Normal is emitted only with a write, a warning every time.
 func write(v *View, want *corev1.PersistentVolume, p Plan) Plan {
 	if equality.Semantic.DeepEqual(v.Volume, want) {
 		if p.Event.Type == corev1.EventTypeNormal {

@@ -23,7 +23,7 @@ var (
 
 type change = func(*View)
 
-// viewOf is a volume bound to its claim, whose class keeps volumes for three days.
+// viewOf is a volume bound to its claim, in a class with a retention of three days.
 func viewOf(changes ...change) *View {
 	claim := testkit.Claim("shop", "data", "u", "fast", func(c *corev1.PersistentVolumeClaim) {
 		c.Labels, c.Spec.VolumeName = map[string]string{"app": "shop"}, "pvc-u"
@@ -66,7 +66,7 @@ func policy(p corev1.PersistentVolumeReclaimPolicy) change {
 	return func(v *View) { v.Volume.Spec.PersistentVolumeReclaimPolicy = p }
 }
 
-// held is what the volume is once it was held, with the policy it is to have.
+// held makes the volume a held one, with this policy to restore.
 func held(own corev1.PersistentVolumeReclaimPolicy) change {
 	return func(v *View) {
 		policy(own)(v)
@@ -87,7 +87,7 @@ const (
 	retains  = corev1.PersistentVolumeReclaimRetain
 )
 
-// marks are the annotations of the trash that a volume has, and its policy.
+// marks gives the trash's annotations and the policy of a volume.
 func marks(vol *corev1.PersistentVolume) map[string]string {
 	found := map[string]string{"policy": string(vol.Spec.PersistentVolumeReclaimPolicy)}
 	for _, name := range []string{tarnv1.AnnotationReclaimPolicy, tarnv1.AnnotationHeldFor, tarnv1.AnnotationTrashedUntil, tarnv1.AnnotationClaim} {
@@ -114,7 +114,7 @@ func TestPlan(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		view *View
-		// want are the marks written, nil for no write.
+		// want are the marks written; nil means no write.
 		want      map[string]string
 		wantGrave bool
 		wantEvent string

@@ -20,8 +20,8 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// attached says that a volume is attached to node n, nil one that no PersistentVolume
-// stands for.
+// attached is a VolumeAttachment of the volume to node n; nil stands for an inline volume,
+// without PersistentVolume.
 func attached(vol *string) *storagev1.VolumeAttachment {
 	a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a-" + ptr.Deref(vol, "inline")}}
 	a.Spec.Attacher, a.Spec.NodeName, a.Spec.Source.PersistentVolumeName = "driver", "n", vol
@@ -45,7 +45,7 @@ func TestAVolumeWhoseRetentionIsOverStaysWhileSomethingUsesIt(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		objects []client.Object
-		// want is in the Event; the volume gets its policy back where it is empty.
+		// want is part of the Event; empty means that the volume gets its own policy back.
 		want string
 	}{
 		{"nothing", nil, ""},

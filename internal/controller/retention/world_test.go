@@ -24,9 +24,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
-// world is one claim with its volume, and a stand-in for the binder and for a driver
-// that is not Tarn's: it destroys what is Released and has policy Delete, and asks
-// nobody.
+// world is one claim with its volume, and a stand-in for the binder and for a driver that is
+// not Tarn's. The driver destroys every Released volume with policy Delete at once.
 type world struct {
 	t      *testing.T
 	ctx    context.Context
@@ -34,10 +33,10 @@ type world struct {
 	client client.WithWatch
 	name   string
 	claim  *corev1.PersistentVolumeClaim
-	// hasty releases the volume while the claim is still there, as the two caches of a
-	// controller may tell it.
+	// hasty releases the volume while the claim still exists, as the two caches of a controller
+	// may show it.
 	hasty bool
-	// early is what was destroyed before its time.
+	// early receives what was destroyed too early.
 	early chan string
 }
 
@@ -75,8 +74,8 @@ func (w *world) must(err error) {
 	}
 }
 
-// cluster binds, releases and destroys until the case ends. What is refused is tried
-// again on the next round.
+// cluster binds, releases and destroys until the test ends. It retries a rejected request in
+// the next round.
 func (w *world) cluster() error {
 	for {
 		vol, claim := &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{}
@@ -88,7 +87,7 @@ func (w *world) cluster() error {
 		case err != nil || claimErr != nil:
 			return errors.Join(err, claimErr)
 		}
-		if there != nil && there.UID != w.claim.UID { // another of the name, which has another volume
+		if there != nil && there.UID != w.claim.UID { // another claim of that name, with another volume
 			there = nil
 		}
 		w.serve(vol, there)
@@ -134,15 +133,15 @@ func (w *world) serve(vol *corev1.PersistentVolume, claim *corev1.PersistentVolu
 	}
 }
 
-// run starts the controller as the account it has in a cluster, and gives back what
-// ends it.
+// run starts the controller with the account it has in a cluster, and returns a function that
+// stops it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.t.Helper()
 	return testkit.Run(w.ctx, w.t, restConfig, func(mgr ctrl.Manager) error { return Register(mgr, Options{Namespace: "tarn-system"}) })
 }
 
-// volume waits until the volume is as check wants it, which says what is wrong. It is
-// nil once it is gone.
+// volume waits until check returns an empty string for the volume, and otherwise reports what
+// check says. check gets nil once the volume is gone.
 func (w *world) volume(what string, check func(*corev1.PersistentVolume) string) {
 	w.t.Helper()
 	for {

@@ -1,8 +1,8 @@
-// Package provisioner decides whether a PavProvisioner may be used, says so in its
-// status, keeps the CSIDriver object of its name, and lets a provisioner that is
-// being deleted go once nothing needs it any more.
+// Package provisioner decides whether a PavProvisioner may be used and writes its status. It
+// keeps the CSIDriver object of that name. It removes the finalizer of a deleted provisioner
+// once nothing needs the provisioner any more.
 //
-// It makes no volume and no pod, and it evaluates no template: it reads what the
+// The controller creates no volume and no pod, and evaluates no template. It reads what the
 // other controllers have recorded, and they read its condition Accepted.
 package provisioner
 
@@ -32,22 +32,23 @@ import (
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=csidrivers,verbs=create;update;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// gatherTime is how long events of volumes, stages and nodes are gathered before
-// the provisioner is looked at: a thousand volumes made in a second are counted and
-// written once, not a thousand times.
+// gatherTime is how long the controller collects events of volumes, stages and nodes before it
+// reconciles their provisioner. A thousand volumes created in a second are then counted and
+// written once.
 const gatherTime = 500 * time.Millisecond
 
 // Options of the controller.
 type Options struct {
-	// MaxConcurrent is how many provisioners are looked at at once; 0 means one.
+	// MaxConcurrent is how many provisioners are reconciled at once; 0 means one.
 	MaxConcurrent int
-	// Namespaces are those that step pods may run in; nil for steppod.DefaultNamespaces.
+	// Namespaces are the namespaces that step pods may run in; nil means
+	// steppod.DefaultNamespaces.
 	Namespaces steppod.Namespaces
-	// Clock tells the time; nil means the machine's.
+	// Clock is the time source; nil means the real clock.
 	Clock clock.PassiveClock
 }
 
-// Reconciler looks at one PavProvisioner at a time.
+// Reconciler reconciles PavProvisioners.
 type Reconciler struct {
 	client client.Reader // cached
 	live   client.Reader
@@ -79,7 +80,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Complete(r)
 }
 
-// Reconcile gathers, plans and applies.
+// Reconcile gathers, plans and applies for one provisioner.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	now := r.clock.Now()
 	view, err := r.gather(ctx, req.Name)
@@ -89,16 +90,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return kube.Outcome(r.runner.Do(ctx, plan(view, now).Actions...), time.Time{}, now)
 }
 
-// change is an object before and after an event; old is nil for a new one, current
-// for one that is gone.
+// change is an object before and after an event. old is nil if the object is new, current is
+// nil if it is gone.
 type change struct{ old, current client.Object }
 
-// soon enqueues the provisioners a change concerns, gatherTime later.
+// soon enqueues the provisioners that a change concerns, after gatherTime.
 func soon(concerned func(change) []string) handler.Funcs {
 	return kube.Soon(gatherTime, func(_ context.Context, old, current client.Object) []string { return concerned(change{old, current}) })
 }
 
-// either gives the object after the event, or before it where it is gone.
+// either gives the object after the event, or before the event if it is gone.
 func (c change) either() client.Object {
 	if c.current != nil {
 		return c.current
@@ -108,7 +109,7 @@ func (c change) either() client.Object {
 
 func ofDriver(c change) []string { return []string{c.either().GetName()} }
 
-// ofNode names the drivers that came to a node or left it.
+// ofNode names the drivers that a node gained or lost.
 func ofNode(c change) []string {
 	drivers := func(o client.Object) map[string]bool {
 		names := map[string]bool{}
@@ -134,7 +135,8 @@ func ofNode(c change) []string {
 	return changed
 }
 
-// ofRecord leaves out changes that neither the count nor a deletion depends on.
+// ofRecord names the provisioner of a PavVolume. It ignores changes that affect neither the
+// count of volumes nor a deletion.
 func ofRecord(c change) []string {
 	record, ok := c.either().(*tarnv1.PavVolume)
 	if !ok {
@@ -146,7 +148,8 @@ func ofRecord(c change) []string {
 	return []string{record.Spec.Provisioner.Name}
 }
 
-// ofStage leaves out all but the end of a stage, the only thing a deletion waits for.
+// ofStage names the provisioner of a stage that has ended. Nothing else about a stage matters
+// to a deletion.
 func ofStage(c change) []string {
 	stage, ok := c.either().(*tarnv1.PavStage)
 	if !ok || c.current != nil {
@@ -155,7 +158,8 @@ func ofStage(c change) []string {
 	return []string{stage.Spec.Provisioner.Name}
 }
 
-// ofVolume leaves out changes of a volume that cannot end its hold on a provisioner.
+// ofVolume names the provisioner of a volume. It ignores changes after which the volume still
+// keeps its provisioner.
 func ofVolume(c change) []string {
 	vol, ok := c.either().(*corev1.PersistentVolume)
 	if !ok || vol.Spec.CSI == nil {

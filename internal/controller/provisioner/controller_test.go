@@ -37,8 +37,8 @@ type world struct {
 	client client.Client
 	r      *Reconciler
 	events *events.FakeRecorder
-	// fail is asked before each write and after it, with the number of the write,
-	// from 1; an error from before keeps it from being made.
+	// fail is called before and after each write with the number of the write, from 1. An error
+	// before the write prevents it.
 	fail   func(n int, made bool) error
 	writes int
 }
@@ -86,7 +86,8 @@ func (w *world) write(do func() error) error {
 	return w.fail(n, true)
 }
 
-// settle reconciles until a reconcile writes nothing, errors included.
+// settle reconciles until a reconcile succeeds without a write. It continues after a kill, and
+// fails the test on any other error.
 func (w *world) settle() {
 	w.t.Helper()
 	for range 20 {
@@ -244,8 +245,8 @@ func TestADriverTheCacheStillShowsHoldsNothingUp(t *testing.T) {
 	}
 }
 
-// life takes a provisioner from its making, over a drift of its driver, to its end,
-// and gives what stood in between and at the end.
+// life takes a provisioner from its creation through a changed CSIDriver to its deletion. It
+// returns the objects seen in between and at the end.
 func life(w *world) []any {
 	w.settle()
 	ctx := context.Background()

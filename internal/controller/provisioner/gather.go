@@ -14,14 +14,14 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// Names of this controller's indexes. They begin with its name because two
-// controllers of one manager cannot add the same index.
+// Names of this controller's indexes. They begin with its name, because two controllers of one
+// manager cannot add the same index.
 const (
 	byProvisioner = "accept.provisioner" // PavVolume, PavStage
 	byDriver      = "accept.driver"      // CSINode
 )
 
-// pageSize is how many objects a live list asks for at once.
+// pageSize is how many objects a live list requests at once.
 const pageSize = 500
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
@@ -57,25 +57,25 @@ func indexes() []index {
 	}
 }
 
-// View is all that a decision about one provisioner depends on. Its lists share
-// memory with the cache and must not be changed.
+// View is all that a decision about one provisioner depends on. Its lists share memory with the
+// cache and must not be changed.
 type View struct {
-	// Provisioner as it stands, nil where it is gone.
+	// Provisioner is the object; nil if it is gone.
 	Provisioner *pavv1.PavProvisioner
-	// Problems with it that show without evaluating it.
+	// Problems are the errors in it that show without evaluating its templates.
 	Problems []steppod.Problem
-	// Driver is the CSIDriver of its name, ours or not; nil where there is none.
+	// Driver is the CSIDriver of the same name, Tarn's or not; nil if none exists.
 	Driver *storagev1.CSIDriver
 	// Nodes is how many CSINodes list the driver.
 	Nodes int32
-	// Records and Stages are those of this very provisioner, by name and uid.
+	// Records and Stages are those of this provisioner, matched by name and UID.
 	Records []tarnv1.PavVolume
 	Stages  []tarnv1.PavStage
-	// Volumes are the PersistentVolumes of Records in Created, by name; read only
-	// while the provisioner is being deleted.
+	// Volumes are the PersistentVolumes of Records in phase Created, by name. They are read
+	// only while the provisioner is being deleted.
 	Volumes map[string]*corev1.PersistentVolume
-	// Live says that Records, Stages and Volumes come from the API server itself,
-	// so that what is not there does not exist.
+	// Live means that Records, Stages and Volumes come from the API server. What is missing
+	// there does not exist.
 	Live bool
 }
 
@@ -84,8 +84,8 @@ type View struct {
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=csidrivers;csinodes,verbs=list;watch
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=get;list;watch
 
-// gather reads from the cache, and, where that shows nothing that keeps a
-// provisioner from being let go, once more from the API server.
+// gather reads from the cache. If the cache shows nothing that keeps a deleted provisioner,
+// gather reads again from the API server.
 func (r *Reconciler) gather(ctx context.Context, name string) (View, error) {
 	p := &pavv1.PavProvisioner{}
 	if err := r.client.Get(ctx, client.ObjectKey{Name: name}, p); err != nil {
@@ -117,7 +117,7 @@ func (r *Reconciler) gather(ctx context.Context, name string) (View, error) {
 	return v, nil
 }
 
-// readUsers fills in what uses the provisioner.
+// readUsers fills in the records, stages and volumes of the provisioner.
 func readUsers(ctx context.Context, from client.Reader, v *View, options ...client.ListOption) error {
 	p := v.Provisioner
 	ours := func(ref tarnv1.ProvisionerReference) bool { return ref.Name == p.Name && ref.UID == p.UID }
@@ -155,8 +155,8 @@ func readUsers(ctx context.Context, from client.Reader, v *View, options ...clie
 	return nil
 }
 
-// joined is a page after those before it. A cache has but one, of ten thousand records
-// perhaps, which is not copied: as the slice grew that would take 14 MiB.
+// joined appends a page to the pages before it. A cache returns a single page of perhaps ten
+// thousand records. That page is not copied: growing a slice to that size would take 14 MiB.
 func joined[T any](before, page []T) []T {
 	if before == nil {
 		return page
@@ -164,10 +164,11 @@ func joined[T any](before, page []T) []T {
 	return append(before, page...)
 }
 
-// pages lists page by page where a limit is among the options, and all at once where
-// there is none, as from a cache, which takes no token and yet answers with one. Each
-// page gets a list of its own, since decoding into a used one would write into what
-// was kept of the page before.
+// pages lists page by page if the options contain a limit. Otherwise it lists all at once, as
+// from a cache, which ignores the continue token but returns one.
+//
+// Each page is decoded into a new list. Decoding into a used list would overwrite what was kept
+// of the page before.
 func pages[L client.ObjectList](ctx context.Context, from client.Reader, empty func() L, each func(L), options ...client.ListOption) error {
 	var o client.ListOptions
 	o.ApplyOptions(options)

@@ -29,14 +29,14 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// server is a real API server on which the controller runs.
+// server is a real API server with the controller running on it.
 type server struct {
 	t      *testing.T
 	ctx    context.Context
 	client client.Client
 }
 
-// newServer starts the controller as the account it has in a cluster.
+// newServer starts the controller with the account it has in a cluster.
 func newServer(t *testing.T) *server {
 	t.Helper()
 	restConfig := testkit.APIServer(t)
@@ -67,7 +67,7 @@ func (s *server) must(err error) {
 	}
 }
 
-// provisioner makes one that was never judged.
+// provisioner creates a provisioner that no controller has judged.
 func (s *server) provisioner(name, staging string, changes ...testkit.With[*pavv1.PavProvisioner]) *pavv1.PavProvisioner {
 	s.t.Helper()
 	p := testkit.Provisioner(name, changes...)
@@ -76,8 +76,8 @@ func (s *server) provisioner(name, staging string, changes ...testkit.With[*pavv
 	return p
 }
 
-// eventually waits until check, given the object as it stands, finds nothing wrong.
-// An object that is gone is given as nil.
+// eventually waits until check returns an empty string for the object. check gets gone once the
+// object is deleted.
 func eventually[O client.Object](s *server, o O, check func(o O, gone bool) string) {
 	s.t.Helper()
 	for {
@@ -97,7 +97,7 @@ func eventually[O client.Object](s *server, o O, check func(o O, gone bool) stri
 	}
 }
 
-// condition checks that a provisioner has a condition, with a reason and a part of
+// condition checks that a provisioner has a condition with this reason, and this text within
 // its message.
 func condition(kind string, status metav1.ConditionStatus, reason, part string) func(*pavv1.PavProvisioner, bool) string {
 	return func(p *pavv1.PavProvisioner, gone bool) string {

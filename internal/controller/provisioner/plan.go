@@ -41,12 +41,12 @@ const (
 )
 
 const (
-	// eventAction is what Events say was being done.
+	// eventAction is the action that Events name.
 	eventAction = "Accept"
-	// maxMessage is the most bytes of a condition's message: metav1.Condition allows as
-	// many characters.
+	// maxMessage is the greatest length of a condition's message, in bytes. metav1.Condition
+	// allows as many characters.
 	maxMessage = 32768
-	// maxNamed is how many of what is waited for a message names.
+	// maxNamed is how many of the objects that keep a provisioner a message names.
 	maxNamed = 5
 )
 
@@ -60,8 +60,8 @@ func plan(v View, now time.Time) Plan {
 	case v.Provisioner == nil:
 		return Plan{}
 	case mayGo(v):
-		// What is not in a cache may exist all the same, so only a live view ends a
-		// provisioner's life.
+		// An object missing from the cache may exist, so the finalizer is removed only on a
+		// live view.
 		if !v.Live {
 			return Plan{}
 		}
@@ -81,7 +81,7 @@ func plan(v View, now time.Time) Plan {
 	return Plan{Actions: append(actions, report(v, accepted(v), now)...)}
 }
 
-// mayGo says that nothing in the view keeps a provisioner that is being deleted.
+// mayGo reports whether nothing in the view keeps a provisioner that is being deleted.
 func mayGo(v View) bool {
 	return v.Provisioner.DeletionTimestamp != nil && holding(v.Provisioner) && len(holders(v)) == 0
 }
@@ -90,14 +90,14 @@ func holding(p *pavv1.PavProvisioner) bool {
 	return slices.Contains(p.Finalizers, tarnv1.FinalizerProvisioner)
 }
 
-// accepted is the condition Accepted of a provisioner that is to stay.
+// accepted is the condition Accepted of a provisioner that is not being deleted.
 func accepted(v View) metav1.Condition {
 	c := metav1.Condition{Type: pavv1.ConditionAccepted, Status: metav1.ConditionFalse}
 	switch {
 	case nameTaken(v):
 		c.Reason = ReasonDriverNameTaken
 		c.Message = fmt.Sprintf("CSIDriver %q belongs to something else; remove that driver, or give this PavProvisioner another name", v.Driver.Name)
-		if len(v.Problems) > 0 { // lest they show only when the name is free
+		if len(v.Problems) > 0 { // report them now: not only once the name is free
 			c.Message += "; " + problemMessage(v.Problems)
 		}
 	case len(v.Problems) > 0:
@@ -108,8 +108,7 @@ func accepted(v View) metav1.Condition {
 	return c
 }
 
-// problemReason is the kind of the first problem, which is also the one that the
-// message begins with.
+// problemReason is the reason for the first problem. The message begins with the same problem.
 func problemReason(problems []steppod.Problem) string {
 	if problems[0].Line > 0 {
 		return ReasonTemplateInvalid
@@ -125,7 +124,7 @@ func problemMessage(problems []steppod.Problem) string {
 	return strings.Join(parts, "; ")
 }
 
-// deleting is the condition Accepted of a provisioner that is to go.
+// deleting is the condition Accepted of a provisioner that is being deleted.
 func deleting(v View) metav1.Condition {
 	c := metav1.Condition{Type: pavv1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: ReasonDeleting}
 	held := holders(v)
@@ -141,8 +140,8 @@ func deleting(v View) metav1.Condition {
 	return c
 }
 
-// holders names what keeps a provisioner that is being deleted: stages, and volumes
-// for which one of its pods may yet have to run.
+// holders names what keeps a provisioner that is being deleted: stages, and volumes that may
+// still need one of its pods.
 func holders(v View) []string {
 	var held []string
 	for i := range v.Records {
@@ -158,20 +157,21 @@ func holders(v View) []string {
 	return held
 }
 
-// holds says why a record keeps its provisioner, empty if it does not. A Pending one
-// does for the moment it takes to be dropped, which is done as soon as its provisioner
-// is being deleted: let go any sooner, the provisioner could be gone while an attempt
-// begins. One that was released under the policy Retain is data that no pod will be
-// run for, unless that policy is there for a time: in the trash, or on the way into a
-// pool. A Created one without a PersistentVolume is being handed over, or its
-// PersistentVolume was removed by force: either way its storage may yet have to be
-// deleted, by this provisioner.
+// holds says why a record keeps its provisioner; empty if it does not.
+//
+//   - A Pending record keeps it until the record is dropped, shortly after the deletion of the
+//     provisioner begins. Without that, the provisioner could be gone while an attempt begins.
+//   - A volume released with policy Retain does not keep it, because no pod will run for its
+//     data. It does if the policy is temporary: in the trash, or on the way into a pool.
+//   - A Created record without PersistentVolume keeps it. Either the volume is being handed
+//     over, or its PersistentVolume was removed by force. In both cases this provisioner may
+//     still have to delete the storage.
 func holds(record *tarnv1.PavVolume, vol *corev1.PersistentVolume) string {
 	switch record.Status.Phase {
 	case "", tarnv1.VolumePending:
 		return "about to be deleted"
 	case tarnv1.VolumeDisputed:
-		return "" // nothing is run for it any more
+		return "" // no pod runs for it any more
 	case tarnv1.VolumeCreated:
 	default:
 		return string(record.Status.Phase)
@@ -192,13 +192,13 @@ func holds(record *tarnv1.PavVolume, vol *corev1.PersistentVolume) string {
 	return ""
 }
 
-// joining says that a volume has policy Retain only until it is in its pool.
+// joining reports whether a volume has policy Retain only until it is in its pool.
 func joining(vol *corev1.PersistentVolume) bool {
 	return vol.Annotations[tarnv1.AnnotationPoolFilling] != ""
 }
 
-// planDriver keeps the CSIDriver as it has to be. One that is not ours is left
-// alone, and none is made for a provisioner that was never right.
+// planDriver creates or corrects the CSIDriver. It leaves a foreign CSIDriver alone, and
+// creates none for a provisioner that was never valid.
 func planDriver(v View) []action.Action {
 	want := wantDriver(v.Provisioner)
 	switch {
@@ -210,7 +210,7 @@ func planDriver(v View) []action.Action {
 		return nil
 	case !equality.Semantic.DeepEqual(v.Driver.Spec.AttachRequired, want.Spec.AttachRequired),
 		!slices.Equal(v.Driver.Spec.VolumeLifecycleModes, want.Spec.VolumeLifecycleModes):
-		// The API server lets nobody change these two.
+		// These two fields are immutable.
 		return []action.Action{action.Delete{Object: v.Driver}, action.Create{Object: want}}
 	}
 	if mended := mendDriver(v.Driver, want); mended != nil {
@@ -238,21 +238,21 @@ func wantDriver(p *pavv1.PavProvisioner) *storagev1.CSIDriver {
 	}
 }
 
-// driverIsOurs goes by owner, or by label where the owner reference was lost or is
-// that of an earlier provisioner of the name.
+// driverIsOurs goes by the owner. It goes by the label if the owner reference was lost or names
+// an earlier provisioner of that name.
 func driverIsOurs(p *pavv1.PavProvisioner, d *storagev1.CSIDriver) bool {
 	return ownedBy(d, p) || d.Labels[tarnv1.LabelProvisioner] == p.Name
 }
 
-// nameTaken says that the driver nodes may have under the provisioner's name is not its own.
+// nameTaken reports whether the provisioner's name belongs to a foreign CSIDriver.
 func nameTaken(v View) bool { return v.Driver != nil && !driverIsOurs(v.Provisioner, v.Driver) }
 
 func ownedBy(d *storagev1.CSIDriver, p *pavv1.PavProvisioner) bool {
 	return slices.ContainsFunc(d.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == p.UID })
 }
 
-// mendDriver gives a driver as it has to be, nil where it is so already. What the
-// API server fills in by itself is no drift.
+// mendDriver returns the corrected driver, nil if it is correct. A field that the API server
+// defaults is no difference.
 func mendDriver(d, want *storagev1.CSIDriver) *storagev1.CSIDriver {
 	mended := d.DeepCopy()
 	if mended.Labels == nil {
@@ -281,8 +281,8 @@ func mendDriver(d, want *storagev1.CSIDriver) *storagev1.CSIDriver {
 	return mended
 }
 
-// report writes the status where it has changed, and a Warning where Accepted has
-// turned False or is False for another cause than before.
+// report writes the status if it has changed. It emits a Warning if Accepted has become False,
+// or is False for a new reason.
 func report(v View, c metav1.Condition, now time.Time) []action.Action {
 	p := v.Provisioner
 	status := *p.Status.DeepCopy()
@@ -305,8 +305,8 @@ func report(v View, c metav1.Condition, now time.Time) []action.Action {
 	return actions
 }
 
-// worthAWarning keeps quiet about the progress of a deletion, whose message
-// changes with each volume that goes.
+// worthAWarning leaves out the progress of a deletion, whose message changes with each volume
+// that is removed.
 func worthAWarning(before *metav1.Condition, c metav1.Condition) bool {
 	switch {
 	case c.Status == metav1.ConditionTrue:
@@ -317,8 +317,8 @@ func worthAWarning(before *metav1.Condition, c metav1.Condition) bool {
 	return c.Reason != ReasonDeleting && before.Message != c.Message
 }
 
-// serving is how many nodes serve the driver. A CSINode tells drivers by name alone, so
-// of a name that is somebody else's it tells nothing.
+// serving is how many nodes serve the driver. A CSINode knows drivers by name alone, so the
+// count is 0 if the name belongs to a foreign driver.
 func serving(v View) int32 {
 	if nameTaken(v) {
 		return 0
@@ -326,8 +326,8 @@ func serving(v View) int32 {
 	return v.Nodes
 }
 
-// ready is the condition Ready. That the name is taken is said there while the provisioner
-// is being deleted too, as the node agents go by it.
+// ready is the condition Ready. It reports a taken name during deletion too, because the node
+// agents rely on it.
 func ready(v View) metav1.Condition {
 	c := metav1.Condition{Type: pavv1.ConditionReady, Status: metav1.ConditionTrue, Reason: ReasonRegistered}
 	switch nodes := serving(v); {
@@ -345,8 +345,8 @@ func ready(v View) metav1.Condition {
 	return c
 }
 
-// made counts the volumes that were made and still exist. A handle is set when a
-// volume was made, and stays when that is undone.
+// made counts the volumes that were created and still exist. A handle is set once a volume was
+// created, and stays while its creation is undone.
 func made(records []tarnv1.PavVolume) int32 {
 	var n int32
 	for i := range records {

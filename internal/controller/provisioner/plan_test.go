@@ -24,7 +24,7 @@ var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 const ownUID = types.UID("uid-of-slow")
 
-// slow is a provisioner that holds its finalizer and was accepted.
+// slow is an accepted provisioner with its finalizer.
 func slow(change ...func(*pavv1.PavProvisioner)) *pavv1.PavProvisioner {
 	p := &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{
 		Name: "slow", UID: ownUID, Generation: 3, Finalizers: []string{tarnv1.FinalizerProvisioner},
@@ -39,7 +39,7 @@ func toGo(p *pavv1.PavProvisioner) { p.DeletionTimestamp = &metav1.Time{Time: no
 
 func unheld(p *pavv1.PavProvisioner) { p.Finalizers = nil }
 
-// reported gives a provisioner the status a view would have brought about.
+// reported gives a provisioner the status that the plan for the view would write.
 func reported(v View) View {
 	for _, a := range plan(v, noon.Add(-time.Hour)).Actions {
 		if w, ok := a.(action.PatchStatus); ok {
@@ -83,7 +83,7 @@ func record(name string, phase tarnv1.VolumePhase) tarnv1.PavVolume {
 	}
 }
 
-// annotated is a volume v that a claim had, of policy Retain, with an annotation.
+// annotated is the volume v of a claim, with policy Retain and an annotation.
 func annotated(phase corev1.PersistentVolumePhase, key, value string) *corev1.PersistentVolume {
 	vol := pv(phase, corev1.PersistentVolumeReclaimRetain, true)
 	vol.Name, vol.Annotations = "v", map[string]string{key: value}
@@ -204,7 +204,7 @@ func TestPlanCountsVolumesThatWereMade(t *testing.T) {
 	}
 }
 
-// The node agents go by it, so it stays while the reason of Accepted is the deletion.
+// The node agents rely on it, so it stays when Accepted has the deletion as its reason.
 func TestPlanSaysAsLongAsTheNameIsTaken(t *testing.T) {
 	foreign := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "slow", UID: "theirs"}}
 	kept := []tarnv1.PavVolume{record("a", tarnv1.VolumeDeleting)}
@@ -284,7 +284,7 @@ func TestPlanLetsGoOfWhatNothingNeeds(t *testing.T) {
 		records []tarnv1.PavVolume
 		volume  *corev1.PersistentVolume
 		stages  []tarnv1.PavStage
-		// wantHolder is part of the message; empty: it may go.
+		// wantHolder is part of the message; empty if nothing keeps the provisioner.
 		wantHolder string
 	}{
 		{name: "nothing"},

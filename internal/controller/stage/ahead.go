@@ -27,23 +27,23 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// aheadLook is when a stage that waits for another, or was begun ahead, is looked at though no
-// event tells: a net.
+// aheadLook is when the controller reconciles a waiting stage, or one begun ahead, if no event
+// arrives. It is only a safety net.
 const aheadLook = 15 * time.Second
 
-// ahead begins stages before the kubelet asks for their volumes. By its own loops that is
-// a quarter of a second after it has taken a pod on, in which nothing is done; but it tells
-// at once that it has. Not before that: a pod that the kubelet refuses may be on another node
-// the next moment, and its volume must not be on both.
+// ahead begins stages before the kubelet asks for their volumes. The kubelet accepts a pod and
+// reports that at once, but its own loops ask for the volumes a quarter of a second later. The
+// stage begins in between. It does not begin earlier: a pod that its kubelet rejects may be on
+// another node the next moment, and its volume must not be on both.
 //
-// It is but a head start. Each pod is looked at once, what goes wrong is left to the kubelet's
-// call, and all else about the stage is the same reconciler's.
+// It is only a head start. Each pod is handled once, and errors are left to the kubelet's call.
+// The stage itself is handled by Reconciler, like any other.
 type ahead struct {
 	client client.Client
 	pods   client.Reader
 }
 
-// registerAhead adds it to a manager; pods are all of the cluster.
+// registerAhead adds ahead to a manager. pods is a cache of all pods of the cluster.
 func (r *Reconciler) registerAhead(mgr ctrl.Manager, pods cache.Cache, concurrent int) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("stage-ahead").
@@ -52,8 +52,8 @@ func (r *Reconciler) registerAhead(mgr ctrl.Manager, pods cache.Cache, concurren
 		Complete(&ahead{client: r.client, pods: pods})
 }
 
-// takenOn lets pass that a kubelet has taken on a pod that uses claims. Of those that were
-// there when the controller started the kubelet has asked, or is about to.
+// takenOn passes the event by which a kubelet accepts a pod that uses claims. It skips pods
+// that existed when the controller started: their kubelet has already asked, or is about to.
 func takenOn() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
@@ -67,8 +67,8 @@ func takenOn() predicate.Predicate {
 	}
 }
 
-// awaitsVolumes says that a pod's kubelet has taken it on, will ask for its volumes, and has
-// started nothing of it.
+// awaitsVolumes reports whether the kubelet has accepted a pod, will ask for its volumes, and
+// has started none of its containers.
 func awaitsVolumes(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" && pod.Status.StartTime != nil && pod.Status.Phase == corev1.PodPending &&
 		pod.DeletionTimestamp == nil && len(volume.ClaimsOfPod(pod)) > 0 && !volume.Started(pod)
@@ -95,7 +95,7 @@ func (a *ahead) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=create
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=csinodes,verbs=list;watch
 
-// begin makes the stage of a pod's volume, where that is one to begin.
+// begin creates the stage of a pod's volume, if it may begin ahead.
 func (a *ahead) begin(ctx context.Context, pod *corev1.Pod, from *corev1.Volume) error {
 	v, err := a.gather(ctx, pod, from)
 	if err != nil {
@@ -111,8 +111,8 @@ func (a *ahead) begin(ctx context.Context, pod *corev1.Pod, from *corev1.Volume)
 	return nil
 }
 
-// aheadView is all that beginning a stage ahead depends on, as the caches have it. What is
-// not there is nil.
+// aheadView is all that a decision to begin a stage ahead depends on, as the caches have it. A
+// nil object does not exist.
 type aheadView struct {
 	Pod         *corev1.Pod
 	ReadOnly    bool // the pod only reads the volume
@@ -120,7 +120,7 @@ type aheadView struct {
 	Volume      *corev1.PersistentVolume
 	Provisioner *pavv1.PavProvisioner
 	Node        *storagev1.CSINode
-	// Staged says that the volume has a stage, on whatever node.
+	// Staged reports whether the volume has a stage on any node.
 	Staged bool
 }
 
@@ -150,14 +150,14 @@ func (a *ahead) gather(ctx context.Context, pod *corev1.Pod, from *corev1.Volume
 	return v, err
 }
 
-// planAhead gives the stage to begin, nil where the kubelet's call is to be waited for: what
-// that would be refused, or find there, is not begun.
+// planAhead returns the stage to begin; nil if the controller should wait for the kubelet's
+// call. It begins no stage that the kubelet's call would reject, or would find already there.
 func planAhead(v aheadView) *tarnv1.PavStage {
 	switch {
 	case v.Claim == nil, v.Volume == nil, v.Provisioner == nil, v.Node == nil, v.Staged,
 		!volume.Uses(v.Pod, v.Claim),
-		v.ReadOnly && !volume.OnlyRead(v.Volume),            // the node agent decides which stage that gets
-		v.Volume.Annotations[tarnv1.AnnotationRecord] == "", // written by hand: its unstaging needs the claim, which a pod that has nothing to unmount does not keep
+		v.ReadOnly && !volume.OnlyRead(v.Volume),            // the node agent decides which stage such a pod gets
+		v.Volume.Annotations[tarnv1.AnnotationRecord] == "", // written by hand: its unstaging needs the claim, and a pod that has nothing to unmount does not keep the claim
 		v.Claim.Status.Phase != corev1.ClaimBound, v.Claim.DeletionTimestamp != nil,
 		v.Volume.DeletionTimestamp != nil, v.Volume.Spec.ClaimRef == nil, v.Volume.Spec.ClaimRef.UID != v.Claim.UID,
 		v.Provisioner.DeletionTimestamp != nil, acceptance(v.Provisioner) != string(metav1.ConditionTrue):
@@ -165,22 +165,22 @@ func planAhead(v aheadView) *tarnv1.PavStage {
 	}
 	serves := func(d storagev1.CSINodeDriver) bool { return d.Name == v.Provisioner.Name }
 	if !slices.ContainsFunc(v.Node.Spec.Drivers, serves) {
-		return nil // no node agent of ours is there to see to it
+		return nil // no node agent of Tarn runs there to handle it
 	}
 	stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: v.Provisioner.Name, UID: v.Provisioner.UID}, v.Volume.Name, v.Volume.UID, v.Pod.Spec.NodeName, volume.OnlyRead(v.Volume))
 	stage.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: v.Pod.Namespace, Name: v.Pod.Name, UID: v.Pod.UID}
 	return stage
 }
 
-// forsaken says that a stage was begun ahead for a pod which is gone, ends, or runs without it,
-// so that the kubelet is not going to ask. As long as the pod waits it is, if only when the node
-// agent is there again.
+// forsaken reports whether the kubelet will not ask for a stage that was begun ahead. Its pod
+// is gone, is ending, or runs without it. While the pod waits, the kubelet will ask, even if
+// only once the node agent is back.
 func (r *Reconciler) forsaken(ctx context.Context, stage *tarnv1.PavStage) (bool, error) {
 	if !stage.Awaited() || stage.DeletionTimestamp != nil {
 		return false, nil
 	}
 	if r.pods == nil {
-		return true, nil // it was begun when the controller ran otherwise
+		return true, nil // begun by an earlier controller process that had a cache of pods
 	}
 	who := stage.Spec.AheadFor
 	pod, err := kube.Get(ctx, r.pods, client.ObjectKey{Namespace: who.Namespace, Name: who.Name}, &corev1.Pod{})
@@ -189,10 +189,10 @@ func (r *Reconciler) forsaken(ctx context.Context, stage *tarnv1.PavStage) (bool
 
 func ends(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || volume.Ended(pod) }
 
-// elsewhere looks for the stages of a volume for one node on other nodes, live, so that of
-// two stages the later sees the earlier. One that was begun ahead may end without its kubelet
-// having asked: of a pod that went before, another may be on this node already, and the volume
-// must not be on both. One begun ahead itself gives way to any other; it is but a head start.
+// elsewhere finds other stages of the same volume that are on other nodes. It reads from the
+// API server, so that the later of two stages sees the earlier. A stage begun ahead may end
+// before its kubelet asks. The successor of its pod may then already be on this node, and the
+// volume must not be on both. A stage begun ahead gives way to any other stage.
 func (r *Reconciler) elsewhere(ctx context.Context, v *View) error {
 	if slices.Contains(v.Volume.Spec.AccessModes, corev1.ReadWriteMany) {
 		return nil
@@ -208,7 +208,7 @@ func (r *Reconciler) elsewhere(ctx context.Context, v *View) error {
 		case s.Spec.NodeName == v.Stage.Spec.NodeName:
 		case v.Stage.Awaited():
 			v.Forsaken = true
-		case !s.Awaited(), !sent && s.DeletionTimestamp != nil: // the latter never begins any more
+		case !s.Awaited(), !sent && s.DeletionTimestamp != nil: // a deleted stage that has sent no pod never begins
 		case !sent:
 			v.Unsent = append(v.Unsent, *s)
 		default:
@@ -218,15 +218,15 @@ func (r *Reconciler) elsewhere(ctx context.Context, v *View) error {
 	return nil
 }
 
-// unanswered says of a stage that was begun ahead that its node agent has not written a word.
-// No pod is sent before: it would wait for its folder, and its stage for somebody who lets it
-// go, on a node from which the agent was taken.
+// unanswered reports whether the node agent has written nothing to a stage that was begun
+// ahead. No pod starts before it has. Otherwise, on a node without an agent, the pod would wait
+// for its directory and the stage for its finalizer.
 func unanswered(stage *tarnv1.PavStage) bool {
 	return stage.Awaited() && stage.Status.Node.Phase == ""
 }
 
-// mounts says whether a container of a pod mounts a claim, and all that do in its volume mode.
-// The kubelet asks for no other.
+// mounts reports whether a container of a pod mounts a claim, and all that do use its volume
+// mode. The kubelet asks for no other claim.
 func mounts(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	names := map[string]bool{}
 	for i := range pod.Spec.Volumes {
@@ -250,13 +250,13 @@ func consumerOf(stage *tarnv1.PavStage) string {
 	return string(stage.Spec.AheadFor.UID)
 }
 
-// podEnding lets pass that a pod is gone or ends.
+// podEnding passes the event that a pod is gone or is ending.
 func podEnding() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			pod, ok := e.ObjectNew.(*corev1.Pod)
-			return ok && (ends(pod) || e.ObjectOld.GetUID() != pod.UID) // one may be another's successor
+			return ok && (ends(pod) || e.ObjectOld.GetUID() != pod.UID) // the new pod may be the successor of the old one
 		},
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
@@ -267,7 +267,7 @@ func (r *Reconciler) stagesFor() handler.EventHandler {
 	return r.enqueue(byConsumer, func(o client.Object) string { return string(o.GetUID()) })
 }
 
-// lookAhead is when a stage that was begun ahead is looked at again; zero for others.
+// lookAhead is when to reconcile a stage that was begun ahead; zero for other stages.
 func lookAhead(stage *tarnv1.PavStage, now time.Time) time.Time {
 	if stage == nil || !stage.Awaited() || stage.DeletionTimestamp != nil {
 		return time.Time{}
@@ -275,13 +275,13 @@ func lookAhead(stage *tarnv1.PavStage, now time.Time) time.Time {
 	return now.Add(aheadLook)
 }
 
-// siblings enqueues the stages of a stage's volume.
+// siblings enqueues the stages of the same volume.
 func (r *Reconciler) siblings() handler.EventHandler {
 	return r.enqueue(byVolume, func(o client.Object) string { return o.(*tarnv1.PavStage).Spec.VolumeName })
 }
 
-// awaitedNoMore lets pass that a stage which was begun ahead is gone, or that the kubelet has
-// asked for it: stages on other nodes may wait for that.
+// awaitedNoMore passes the event that a stage begun ahead is gone, or that the kubelet has
+// asked for it. Stages on other nodes may wait for that.
 func awaitedNoMore() predicate.Predicate {
 	awaited := func(o client.Object) bool {
 		stage, ok := o.(*tarnv1.PavStage)

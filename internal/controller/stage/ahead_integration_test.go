@@ -21,7 +21,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// runAhead starts the controller with the cache of all pods.
+// runAhead starts the controller with a cache of all pods.
 func (s *server) runAhead(config *rest.Config) (stop func()) {
 	s.t.Helper()
 	return testkit.Run(s.ctx, s.t, config, func(mgr ctrl.Manager) error {
@@ -33,7 +33,8 @@ func (s *server) runAhead(config *rest.Config) (stop func()) {
 	})
 }
 
-// agreed says that a write was made, or is to be made again.
+// agreed fails the test on any error but a conflict. It returns true, so that it can serve as a
+// condition.
 func (s *server) agreed(err error) bool {
 	s.t.Helper()
 	if err != nil && !apierrors.IsConflict(err) {
@@ -42,7 +43,7 @@ func (s *server) agreed(err error) bool {
 	return true
 }
 
-// await waits until something is so.
+// await waits until a condition is true.
 func (s *server) await(what string, so func() bool) {
 	s.t.Helper()
 	for !so() {
@@ -54,8 +55,7 @@ func (s *server) await(what string, so func() bool) {
 	}
 }
 
-// takenOn makes a pod that uses the claim, and says for the kubelet of a node that it has
-// taken it on.
+// takenOn creates a pod that uses the claim, and accepts it as the kubelet of the node would.
 func (s *server) takenOn(claim *corev1.PersistentVolumeClaim, name, node string) *corev1.Pod {
 	s.t.Helper()
 	pod := consumer(claim.Namespace, claim.Name, node)
@@ -67,8 +67,8 @@ func (s *server) takenOn(claim *corev1.PersistentVolumeClaim, name, node string)
 	return pod
 }
 
-// begun gives the stage that is begun ahead for a pod, and the pod. One that the controller
-// finds when it starts is none that has just been taken on, so there may have to be another.
+// begun returns a pod and the stage that was begun ahead for it. The controller ignores a pod
+// that it finds when it starts, so begun may create a second one.
 func (s *server) begun(claim *corev1.PersistentVolumeClaim, vol *corev1.PersistentVolume) (*tarnv1.PavStage, *corev1.Pod) {
 	s.t.Helper()
 	stage := &tarnv1.PavStage{}
@@ -84,7 +84,7 @@ func (s *server) begun(claim *corev1.PersistentVolumeClaim, vol *corev1.Persiste
 	}
 }
 
-// bound makes the subjects of a stage, the claim bound, and the nodes served.
+// bound creates the subjects of a stage, with a bound claim and nodes that serve the driver.
 func (s *server) bound(nodes ...string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	s.t.Helper()
 	_, claim, vol := s.subjects()
@@ -126,7 +126,7 @@ func TestAStageIsBegunWhenTheKubeletHasTakenOnAPodAndEndsIfThatGoes(t *testing.T
 		t.Errorf("it was begun for %+v, want pod %s", who, first.UID)
 	}
 
-	// What another kubelet asks for waits for the end of what nobody has used.
+	// A stage that another kubelet asks for waits for the end of an unused stage.
 	p := stage.Spec.Provisioner
 	second := s.takenOn(claim, "second", other)
 	next := tarnv1.NewStage(p, vol.Name, vol.UID, other, false)
@@ -164,7 +164,7 @@ func TestAStageOnWhichTheKubeletHasCalledOutlivesThePodItWasBegunFor(t *testing.
 	})
 	s.must(s.client.Delete(s.ctx, pod))
 	s.await("the pod is gone", func() bool { return apierrors.IsNotFound(s.client.Get(s.ctx, client.ObjectKeyFromObject(pod), pod)) })
-	time.Sleep(time.Second) // in which the controller has long heard of that
+	time.Sleep(time.Second) // the controller has long had the event by then
 	s.must(s.client.Get(s.ctx, key, stage))
 	if stage.DeletionTimestamp != nil {
 		t.Error("it was ended with the pod that it was begun for, though the kubelet had called")
@@ -174,8 +174,8 @@ func TestAStageOnWhichTheKubeletHasCalledOutlivesThePodItWasBegunFor(t *testing.
 	s.check(1, 1)
 }
 
-// The node agent of the test lets a stage go when it is staged, so the kubelet's call is one of
-// those that come too late.
+// The test's node agent releases a stage once it is staged, so the kubelet's call comes too
+// late here.
 func TestAControllerKilledAtAnyWriteEndsAStageBegunAheadAllTheSame(t *testing.T) {
 	killedAtEachWrite(t, "stage-ahead-kill", (*server).runAhead, func(s *server) *tarnv1.PavStage {
 		claim, vol := s.bound(s.name)

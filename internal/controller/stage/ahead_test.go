@@ -13,7 +13,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// takenPod is a pod that uses claim ns/data and that the kubelet of n1 has just taken on.
+// takenPod is a pod that uses claim ns/data and that the kubelet of n1 has just accepted.
 func takenPod(change ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "uid-of-web"}}
 	pod.Spec.NodeName = "n1"

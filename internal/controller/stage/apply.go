@@ -15,7 +15,7 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// eventAction is what Events say was being done.
+// eventAction is the action that Events name.
 const eventAction = "Stage"
 
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=patch;delete
@@ -23,9 +23,8 @@ const eventAction = "Stage"
 // +kubebuilder:rbac:groups="",resources=pods,verbs=create;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// apply does what a plan says, up to the first error. The view's stage is the
-// reconcile's own copy; each write leaves it as the API server has it, so that the
-// next one is checked against that.
+// apply carries out a plan up to the first error. The view's stage is the reconcile's own copy.
+// Each write updates it to the API server's version, against which the next write is checked.
 func (r *Reconciler) apply(ctx context.Context, v View, p Plan) error {
 	for _, a := range p.Actions {
 		if err := r.do(ctx, v, a); err != nil {
@@ -100,14 +99,13 @@ func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
 	return fmt.Errorf("stage: unknown action %T", a)
 }
 
-// maxMeetings is how many writes of the node agent may come between reading a stage
-// and writing it before the stage is looked at anew.
+// maxMeetings is how many concurrent writes of the node agent writeStatus tolerates before it
+// leaves the stage to the next reconcile.
 const maxMeetings = 3
 
-// writeStatus writes our part of the status, unless the stage has moved on. The node
-// agent writes its own part, and its targets just when the staging pod is begun:
-// where nothing that a plan depends on has changed, that is no reason to wait for
-// the cache.
+// writeStatus writes the controller's part of the status, unless the stage has changed in a way
+// that matters to the plan. The node agent writes its own part, and its targets just as the
+// staging pod begins. Those writes are no reason to wait for the cache.
 func (r *Reconciler) writeStatus(ctx context.Context, stage *tarnv1.PavStage, status tarnv1.PavStagePodStatus) error {
 	r.catchUp(ctx, stage)
 	for meetings := 0; ; meetings++ {
@@ -132,9 +130,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, stage *tarnv1.PavStage, st
 	}
 }
 
-// catchUp takes what the cache has heard of the stage since it was gathered, where that
-// is no more than the node agent's writes: it spares a write that is refused, and the
-// live read after it.
+// catchUp takes a newer version of the stage from the cache, if only the node agent has written
+// since. That avoids a rejected write and the live read after it.
 func (r *Reconciler) catchUp(ctx context.Context, stage *tarnv1.PavStage) {
 	fresh := &tarnv1.PavStage{}
 	if err := r.client.Get(ctx, client.ObjectKeyFromObject(stage), fresh); err == nil && !movedOn(stage, fresh) {
@@ -142,15 +139,15 @@ func (r *Reconciler) catchUp(ctx context.Context, stage *tarnv1.PavStage) {
 	}
 }
 
-// movedOn says whether anything a plan depends on differs. A stage is born without a
-// phase of its node, and gets the first one with its first target.
+// movedOn reports whether anything that a plan depends on differs. A new stage has no phase of
+// its node, and gets its first phase with its first target.
 func movedOn(a, b *tarnv1.PavStage) bool {
 	return a.UID != b.UID || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
 		cmp.Or(a.Status.Node.Phase, tarnv1.StageWaiting) != cmp.Or(b.Status.Node.Phase, tarnv1.StageWaiting) || !equality.Semantic.DeepEqual(a.Status.Node.Loss, b.Status.Node.Loss) ||
 		!equality.Semantic.DeepEqual(a.Status.Pod, b.Status.Pod)
 }
 
-// post posts a Warning on the stage, and on the claim, which is where a user looks.
+// post emits a Warning on the stage, and on the claim, where users look for it.
 func (r *Reconciler) post(stage *tarnv1.PavStage, claim *corev1.PersistentVolumeClaim, p Post) {
 	if claim == nil {
 		r.events.Eventf(stage, nil, corev1.EventTypeWarning, p.Reason, eventAction, "%s", p.Note)

@@ -27,7 +27,7 @@ const (
 	validation = "pav-validation-uid-of-stage-1"
 )
 
-// aStage has both finalizers and the given status of its pods.
+// aStage has both finalizers and the given pod status.
 func aStage(status tarnv1.PavStagePodStatus) *tarnv1.PavStage {
 	return &tarnv1.PavStage{
 		ObjectMeta: metav1.ObjectMeta{
@@ -46,7 +46,7 @@ func ending(s *tarnv1.PavStage) *tarnv1.PavStage {
 	return s
 }
 
-// spoken is a failed stage to which the node agent has added what its pod has said.
+// spoken is a failed stage to which the node agent has added the message of its pod.
 func spoken(s *tarnv1.PavStage) *tarnv1.PavStage {
 	s.Status.Node.Phase, s.Status.Node.Message = tarnv1.StageFailed, "no device (exit 1)"
 	return s
@@ -66,7 +66,7 @@ func provisioner(accepted metav1.ConditionStatus) *pavv1.PavProvisioner {
 	return p
 }
 
-// dynamicOnly is an accepted provisioner for volumes made for claims alone.
+// dynamicOnly is an accepted provisioner that serves only volumes made for claims.
 func dynamicOnly() *pavv1.PavProvisioner {
 	p := provisioner(metav1.ConditionTrue)
 	p.Spec.ProvisioningModes = []pavv1.ProvisioningMode{pavv1.ModeDynamic}
@@ -81,7 +81,7 @@ func condemned() *pavv1.PavProvisioner {
 	return p
 }
 
-// aPod is a pod of the stage in a phase; Running has a running container.
+// aPod is a pod of the stage in a phase; with Running it has a running container.
 func aPod(name string, phase corev1.PodPhase, change ...func(*corev1.Pod)) *corev1.Pod {
 	step := strings.Split(name, "-")[1]
 	pod := &corev1.Pod{
@@ -112,7 +112,7 @@ func starting() tarnv1.PavStagePodStatus {
 	}
 }
 
-// of is a status in another phase, with a message, and with the uid of its pod.
+// of is a status in another phase, with a message and the UID of its pod.
 func of(phase tarnv1.StagePodPhase, message string) tarnv1.PavStagePodStatus {
 	s := starting()
 	s.Phase, s.Message, s.UID = phase, message, "uid-of-pod"

@@ -14,10 +14,10 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// The node agent may not read claims. So a stage tells it when the claim is being deleted.
+// The node agent may not read claims. So the stage tells it when the claim is being deleted.
 
-// doomedClaim gives the uid of the claim of a stage's volume where that is being deleted and the
-// stage does not tell it yet.
+// doomedClaim returns the UID of the claim of a stage's volume, if the claim is being deleted
+// and the stage does not say so yet.
 func (r *Reconciler) doomedClaim(ctx context.Context, stage *tarnv1.PavStage) (types.UID, error) {
 	if stage.DeletionTimestamp != nil {
 		return "", nil
@@ -39,7 +39,7 @@ func (r *Reconciler) stagesOfClaim() handler.EventHandler {
 	return r.enqueue(byVolume, func(o client.Object) string { return o.(*corev1.PersistentVolumeClaim).Spec.VolumeName })
 }
 
-// doomed lets pass that the deletion of an object was requested.
+// doomed passes the event that the deletion of an object was requested.
 func doomed() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },

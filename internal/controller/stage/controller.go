@@ -1,9 +1,9 @@
-// Package stage runs the pods of a PavStage: the staging pod while the stage is
-// wanted, the unstaging pod once its node has unmounted the volume. It is the stage
-// controller's side of the protocol written on type PavStage.
+// Package stage runs the pods of a PavStage: the staging pod while the stage is wanted, the
+// unstaging pod once its node has unmounted the volume. It is the stage controller's side of
+// the protocol described on type PavStage.
 //
-// It knows nothing of mounts, targets and /pav: those are the node agent's, which it
-// meets in the PavStage alone.
+// It knows nothing of mounts, targets and /pav. Those belong to the node agent, and the two
+// meet only in the PavStage.
 package stage
 
 import (
@@ -35,32 +35,32 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// defaultConcurrent is how many stages are worked on at once where Options do not
-// say: enough that a template's slow get_pvc does not hold up the others.
+// defaultConcurrent is how many stages are reconciled at once by default. It is high enough
+// that a template with a slow get_pvc does not delay other stages.
 const defaultConcurrent = 8
 
-// Names of this controller's indexes of PavStage. They begin with its name because
-// two controllers of one manager cannot add the same index.
+// Names of this controller's indexes of PavStage. They begin with its name, because two
+// controllers of one manager cannot add the same index.
 const (
 	byProvisioner = "stage.provisioner"
 	byNode        = "stage.node"
 	byVolume      = "stage.volume"
-	byConsumer    = "stage.consumer" // uid of the pod of those begun ahead
+	byConsumer    = "stage.consumer" // UID of the pod for which a stage was begun ahead
 )
 
 // Options of the controller.
 type Options struct {
-	// Steps evaluate sections and make their pods.
+	// Steps evaluates sections and makes their pods.
 	Steps *steppod.Steps
-	// Pods is a cache of all pods, kube.AllPods. Where it is nil nothing is begun ahead.
+	// Pods is a cache of all pods, kube.AllPods. If it is nil, no stage begins ahead.
 	Pods cache.Cache
-	// MaxConcurrent is how many stages are worked on at once; 0 means 8.
+	// MaxConcurrent is how many stages are reconciled at once; 0 means 8.
 	MaxConcurrent int
-	// Clock tells the time; nil means the machine's.
+	// Clock is the time source; nil means the real clock.
 	Clock clock.PassiveClock
 }
 
-// steps is what of steppod.Steps is used.
+// steps is the part of steppod.Steps that the controller uses.
 type steps interface {
 	PrepareStatic(ctx context.Context, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (*steppod.Prepared, error)
 	PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, node *corev1.Node, attempt int32) (*steppod.Prepared, error)
@@ -69,7 +69,7 @@ type steps interface {
 	Discard(ctx context.Context, pod *corev1.Pod) error
 }
 
-// Reconciler looks at one PavStage at a time.
+// Reconciler reconciles PavStages.
 type Reconciler struct {
 	client client.Client
 	live   client.Reader
@@ -79,7 +79,7 @@ type Reconciler struct {
 
 	handles kube.Handles
 
-	// pods of the cluster, trimmed; nil where nothing is begun ahead.
+	// pods are all pods of the cluster, trimmed; nil if no stage begins ahead.
 	pods client.Reader
 
 	expander expander
@@ -123,8 +123,8 @@ func Register(mgr ctrl.Manager, o Options) error {
 	return made.Complete(r)
 }
 
-// Reconcile gathers, plans and applies. A pod that the API server refuses is part of
-// what is known of the stage, so it is planned for once more.
+// Reconcile gathers, plans and applies for one stage. If the API server rejects a pod, that
+// becomes part of the view and Reconcile plans once more.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	now := r.clock.Now()
 	view, err := r.gather(ctx, req.Name, now)
@@ -144,10 +144,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	p.LookAt = kube.Sooner(p.LookAt, kube.Sooner(lookAhead(view.Stage, now), lookDrop(view.Stage, now)))
 	if err == nil {
 		grow, notGrown := r.expand(ctx, view, now)
-		evict, notEvicted := r.restart(ctx, view, now) // the last, since an answer may be long in coming
+		evict, notEvicted := r.restart(ctx, view, now) // last, because the API server may take long to answer
 		p.LookAt, err = kube.Sooner(p.LookAt, kube.Sooner(grow, evict)), errors.Join(notGrown, notEvicted)
 	}
-	// What is not found now is the stage: it went while the cache still showed it.
+	// NotFound means that the stage was deleted while the cache still showed it.
 	return kube.Outcome(client.IgnoreNotFound(err), p.LookAt, now)
 }
 
@@ -163,12 +163,12 @@ func indexes() map[string]client.IndexerFunc {
 	}
 }
 
-// stagesWith enqueues the stages in whose index an object's name stands.
+// stagesWith enqueues the stages that the index lists under an object's name.
 func (r *Reconciler) stagesWith(index string) handler.EventHandler {
 	return r.enqueue(index, client.Object.GetName)
 }
 
-// enqueue enqueues the stages in whose index what key gives of an object stands.
+// enqueue enqueues the stages that the index lists under the key of an object.
 func (r *Reconciler) enqueue(index string, key func(client.Object) string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		var stages tarnv1.PavStageList
@@ -184,8 +184,7 @@ func (r *Reconciler) enqueue(index string, key func(client.Object) string) handl
 	})
 }
 
-// judged lets the events of a provisioner pass that a stage which has not begun
-// may be waiting for.
+// judged passes those events of a provisioner that a stage may wait for before it begins.
 func judged() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -205,7 +204,7 @@ func acceptance(p *pavv1.PavProvisioner) string {
 	return ""
 }
 
-// gone lets nothing pass but the end of an object.
+// gone passes only the end of an object.
 func gone() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },
@@ -214,8 +213,8 @@ func gone() predicate.Predicate {
 	}
 }
 
-// relieved says when a node is under pressure no more: staging pods that it has refused
-// may be started again.
+// relieved passes the event that a node is no longer under pressure. Staging pods that the node
+// rejected may then start again.
 func relieved() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },

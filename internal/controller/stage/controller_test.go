@@ -22,8 +22,7 @@ import (
 
 const unstagingAgain = "pav-unstaging-uid-of-stage-2"
 
-// story is a life of a stage: how the world is set up for it, and which pods have
-// been made when it is over.
+// story is a life of a stage: how the world is set up, and which pods were created by its end.
 type story struct {
 	name     string
 	setUp    func(*world)
@@ -92,11 +91,11 @@ var stories = []story{
 	}, []string{staging}},
 }
 
-// checking is a volumeValidation with a pod, which has no node to be told of.
+// checking is a volumeValidation with a pod. No node agent reports anything about that pod.
 var checking = &apiextensionsv1.JSON{Raw: []byte(`{"podTemplate": {"metadata": {"namespace": "validation"}, "spec": {"containers": [
 	{"name": "c", "image": "busybox", "args": ["{{ handle }}", "{{ pv.metadata.name }}"]}]}}}`)}
 
-// rival makes another volume with the handle of the world's, and its stage elsewhere.
+// rival creates another volume with the same handle, and its stage on another node.
 func (w *world) rival(phase tarnv1.StagePodPhase) {
 	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "other", UID: "uid-of-other"}}
 	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "slow", VolumeHandle: "handle-7"}
@@ -116,7 +115,7 @@ func (w *world) edit(change func(*pavv1.PavProvisioner)) {
 	w.must(w.store.Status().Update(context.Background(), p))
 }
 
-// once gives a function that removes an object when the stage has come to a phase.
+// once returns a function that removes an object when the stage reaches a phase.
 func (w *world) once(phase tarnv1.StagePodPhase, o client.Object) func() {
 	return func() {
 		if s := w.stage(); s != nil && s.Status.Pod.Phase == phase {
@@ -203,7 +202,7 @@ func TestTheIntentIsOnRecordWhenThePodIsMade(t *testing.T) {
 func TestTheFirstStatusWriteMeetsTheNodeAgents(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		// meanwhile happens between the controller's look and its first write.
+		// meanwhile runs between the controller's read and its first write.
 		meanwhile func(*world, *tarnv1.PavStage)
 		wantMade  []string
 		wantSoon  bool
@@ -239,7 +238,7 @@ func TestTheFirstStatusWriteMeetsTheNodeAgents(t *testing.T) {
 	}
 }
 
-// meanwhile does something right after the stage was read for the first time.
+// meanwhile does something right after the first read of the stage.
 type meanwhile struct {
 	client.Client
 	do func()
@@ -308,7 +307,7 @@ func TestAClaimThatIsGoneIsUnstagedByItsRecord(t *testing.T) {
 	}
 }
 
-// What a node agent writes may be the work of whoever has taken its node over.
+// An attacker who controls a node can write what its node agent may write.
 func TestAVolumeIsNotBroughtToANodeThatHasNoPodForIt(t *testing.T) {
 	change := func(w *world, edit func(*corev1.Pod)) {
 		pod := &corev1.Pod{}

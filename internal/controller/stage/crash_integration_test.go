@@ -26,15 +26,17 @@ import (
 type loss struct {
 	testkit.Span
 	recovery tarnv1.StageRecovery
-	// deleted says that the staging pod is deleted; else it fails.
+	// deleted means that the staging pod is deleted; otherwise it fails.
 	deleted bool
 }
 
 var losses = []loss{
 	{Span: testkit.Span{Name: "fails"}, recovery: tarnv1.RecoveryRebind},
-	// Four writes until it is in use; then that its pod is gone, and that all are told.
+	// Four writes lead up to the use of the volume. The next ones record that its pod is gone
+	// and that all consumers were told.
 	{Span: testkit.Span{Name: "deleted", From: 5, To: 7}, recovery: tarnv1.RecoveryRebind, deleted: true},
-	// The twelfth tells who is to be evicted; three evictions, one of them refused, and what is written of them.
+	// The twelfth write records which pods are evicted. Then come three evictions, one of them
+	// rejected, and the writes about them.
 	{Span: testkit.Span{Name: "evicts", From: 12, To: 18}, recovery: tarnv1.RecoveryRestartConsumers},
 }
 
@@ -59,7 +61,7 @@ type lostInUse struct {
 // Run implements testkit.Life.
 func (u *lostInUse) Run(c *rest.Config) (stop func()) { return u.run(c) }
 
-// Live implements testkit.Life, with what a node agent would write.
+// Live implements testkit.Life, and writes what a node agent would write.
 func (u *lostInUse) Live() {
 	u.t.Helper()
 	kept, free, alone := u.runs("kept"), u.runs("free"), u.runs("alone", func(p *corev1.Pod) { p.OwnerReferences = nil })
@@ -112,7 +114,7 @@ type inUse struct {
 	stage *tarnv1.PavStage
 
 	mu sync.Mutex
-	// agreed counts the evictions that the API server has agreed to, by pod.
+	// agreed counts by pod the evictions that the API server has accepted.
 	agreed map[string]int
 }
 
@@ -132,9 +134,9 @@ func newInUse(t *testing.T, config *rest.Config, name string, recovery tarnv1.St
 	return u
 }
 
-// counting counts the evictions that are agreed to, whether or not whoever has asked
-// lives to hear of it: of those that go side by side, one may be under way when its process
-// is killed at another.
+// counting counts the evictions that the API server accepts, even if the requester is killed
+// before the answer. Evictions run side by side, so one may be in flight when another kills the
+// process.
 func (u *inUse) counting(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		path, is := strings.CutSuffix(r.URL.Path, "/eviction")
@@ -155,7 +157,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// endPods lets pods that are deleted go, as a kubelet does that has stopped them.
+// endPods removes deleted pods, as a kubelet does once it has stopped them.
 func (u *inUse) endPods() {
 	mirror := testkit.MirrorOf(u.t, u.config)
 	mirror.Until(u.ctx, func() bool {
@@ -165,7 +167,7 @@ func (u *inUse) endPods() {
 		}
 		for i := range pods.Items {
 			if p := &pods.Items[i]; p.DeletionTimestamp != nil && strings.Contains(p.Name+p.Labels[tarnv1.LabelProvisioner], u.name) {
-				_ = u.client.Delete(u.ctx, p, client.GracePeriodSeconds(0), client.Preconditions{UID: &p.UID}) // tried again on the next round
+				_ = u.client.Delete(u.ctx, p, client.GracePeriodSeconds(0), client.Preconditions{UID: &p.UID}) // retried in the next round
 			}
 		}
 		return false
@@ -189,7 +191,7 @@ func (u *inUse) becomes(phase tarnv1.StagePodPhase, attempt int32) {
 	})
 }
 
-// dies ends the staging pod, and waits until the controller says so.
+// dies ends the staging pod, and waits until the controller has recorded it.
 func (u *inUse) dies(deleted bool) {
 	u.t.Helper()
 	pod := &corev1.Pod{}
@@ -207,7 +209,7 @@ func (u *inUse) dies(deleted bool) {
 	u.becomes(tarnv1.StagePodFailed, 1)
 }
 
-// over says what is still to be done about the loss.
+// over says what remains to do about the loss; empty if nothing does.
 func (u *inUse) over() string {
 	u.look()
 	if pod := u.stage.Status.Pod; pod.ReboundTold != 1 || len(pod.Evictions) > 0 {
@@ -216,8 +218,8 @@ func (u *inUse) over() string {
 	return ""
 }
 
-// counts wants the stage to have come through one loss by one more staging pod, and pods
-// to have been evicted so often.
+// counts expects that the stage survived one loss with one more staging pod, and that each pod
+// was evicted this often.
 func (u *inUse) counts(wantEvicted map[string]int) {
 	u.t.Helper()
 	if pod := u.stage.Status.Pod; pod.Phase != tarnv1.StagePodRunning || pod.Attempt != 2 || pod.Restarts != 1 || pod.LossTold != 1 || pod.ReboundTold != 1 {
@@ -230,7 +232,7 @@ func (u *inUse) counts(wantEvicted map[string]int) {
 	}
 }
 
-// budgets counts those that keep the stage's pods.
+// budgets counts the disruption budgets that keep the stage's pods.
 func (u *inUse) budgets(want int) string {
 	budgets := &policyv1.PodDisruptionBudgetList{}
 	u.must(u.client.List(u.ctx, budgets, client.MatchingLabels{tarnv1.LabelStage: string(u.stage.UID)}))

@@ -21,26 +21,26 @@ import (
 // the message; the next attempt follows by itself.
 const ReasonExpansionFailed = "NodeExpansionFailed"
 
-// expander is what of steppod.Steps makes node expansion pods.
+// expander is the part of steppod.Steps that makes node expansion pods.
 type expander interface {
 	PrepareNodeExpansion(ctx context.Context, p *pavv1.PavProvisioner, e steppod.NodeExpansion) (*steppod.Prepared, error)
 }
 
-// ExpansionView is all that a decision about growing a staged volume on its node
-// depends on.
+// ExpansionView is all that a decision about expanding a staged volume on its node depends on.
 type ExpansionView struct {
 	// Stage has a request.
 	Stage *tarnv1.PavStage
 	// Pods are the stage's node expansion pods.
 	Pods []corev1.Pod
-	// Prepared is the evaluated section of the pod that is due, nil where none is.
+	// Prepared is the evaluated section of the pod that is due; nil if none is.
 	Prepared *steppod.Prepared
-	// Unfit says why it could not be evaluated, or was not taken by the API server.
+	// Unfit says why the section could not be evaluated, or why the API server rejected the
+	// pod.
 	Unfit *steppod.StepError
 }
 
-// expand brings the growing of a staged volume a step further, and says when to look
-// again though no event tells.
+// expand takes the expansion of a staged volume a step further. It returns when to reconcile if
+// no event arrives.
 func (r *Reconciler) expand(ctx context.Context, v View, now time.Time) (time.Time, error) {
 	if v.Stage == nil || !grows(v.Stage) {
 		return time.Time{}, nil
@@ -59,11 +59,13 @@ func (r *Reconciler) expand(ctx context.Context, v View, now time.Time) (time.Ti
 	return p.LookAt, err
 }
 
-// stopExpansion removes the node expansion pods of a stage that ends, or whose volume is
-// lost, and says whether there are any left: nothing of the stage may be unmounted under
-// them, and none may be at work beside the next staging pod. The staging pod of a lost volume
-// goes with them: one that waits for its server, which hangs, ends no sooner than that. Of
-// one that does not go the stage tells what it tells of a staging pod.
+// stopExpansion removes the node expansion pods of a stage that ends or whose volume is lost.
+// It reports whether any are left. Nothing of the stage may be unmounted under them, and none
+// may run beside the next staging pod.
+//
+// The staging pod of a lost volume is removed together with them: an expansion pod that waits
+// for its hung server does not end before that. The stage reports an expansion pod that does
+// not end just like a staging pod.
 func (r *Reconciler) stopExpansion(ctx context.Context, v View, now time.Time) (left bool, lookAt time.Time, err error) {
 	switch {
 	case v.Stage == nil || v.Stage.Status.Node.Expansion == nil:
@@ -95,8 +97,9 @@ func (r *Reconciler) stopExpansion(ctx context.Context, v View, now time.Time) (
 	return true, lookAt, r.apply(ctx, v, Plan{Actions: append(write(v, status), actions...)})
 }
 
-// losesStagingPod says whether it may be written next that the staging pod is gone though
-// the stage goes on, upon which the node clears the folder. Its users are told before.
+// losesStagingPod reports whether the next write may say that the staging pod is gone while the
+// stage continues. The node then clears the directory, so the volume's consumers must be told
+// first.
 func losesStagingPod(v View) bool {
 	switch situationOf(v.Stage) {
 	case mend:
@@ -107,15 +110,15 @@ func losesStagingPod(v View) bool {
 	return false
 }
 
-// isSpent says whether the staging pod is one of a lost volume, which it cannot make
+// isSpent reports whether the staging pod belongs to a lost volume, which that pod cannot make
 // available any more.
 func isSpent(v View) bool {
 	return situationOf(v.Stage) == mend && v.Stage.Status.Node.Loss.Spent(attemptOf(v.Stage.Status.Pod)) && ours(v)
 }
 
-// runningExpansions are the node expansion pods of a stage that have not ended. The one
-// whose attempt is to be answered may have been made a moment ago, so that it is not there
-// is asked of the API server.
+// runningExpansions are the node expansion pods of a stage that have not ended. The pod of the
+// current attempt may be too new for the cache, so its absence is confirmed with the API
+// server.
 func (r *Reconciler) runningExpansions(ctx context.Context, stage *tarnv1.PavStage) ([]corev1.Pod, error) {
 	pods, err := r.expansionPods(ctx, stage)
 	if err != nil {
@@ -148,8 +151,8 @@ func hurryAll(pods []corev1.Pod) []Action {
 	return actions
 }
 
-// grows says whether the node waits for its volume to grow, or did. One whose staging pod
-// is gone is about to be lost.
+// grows reports whether the node waits for its volume to be expanded, or did. A volume whose
+// staging pod is gone is about to be lost.
 func grows(stage *tarnv1.PavStage) bool {
 	return stage.DeletionTimestamp == nil && stage.Status.Node.Expansion != nil && stage.Status.Node.Phase == tarnv1.StageStaged &&
 		stage.Status.Pod.Phase != tarnv1.StagePodGone && !stage.Void()
@@ -208,9 +211,9 @@ func (r *Reconciler) gatherExpansion(ctx context.Context, v View) (ExpansionView
 	return e, nil
 }
 
-// capacityOf is what a volume has in bytes, read live where the cache says that it is less
-// than wanted; record is nil for one that Tarn has not made. A kubelet asks for what the
-// volume has; a node agent that asks for more would go round the claim's quota.
+// capacityOf is the capacity of a volume in bytes. It is read from the API server if the cache
+// has less than wanted; record is nil for a volume that Tarn has not made. A kubelet requests
+// what the volume has. A node agent that requests more would evade the claim's quota.
 func (r *Reconciler) capacityOf(ctx context.Context, vol *corev1.PersistentVolume, record *tarnv1.PavVolume, wanted int64) (int64, error) {
 	of := func(v *corev1.PersistentVolume) int64 {
 		has := volume.Bytes(v.Spec.Capacity[corev1.ResourceStorage])
@@ -229,13 +232,13 @@ func (r *Reconciler) capacityOf(ctx context.Context, vol *corev1.PersistentVolum
 	return of(fresh), nil
 }
 
-// expansionDue says whether a pod has to be made now.
+// expansionDue reports whether a pod must be created now.
 func expansionDue(e ExpansionView) bool {
 	want, have := e.Stage.Status.Node.Expansion, e.Stage.Status.Pod.Expansion
 	return have == nil || have.Attempt != want.Attempt || have.Phase == tarnv1.StageExpansionRunning && currentExpansion(e) == nil
 }
 
-// currentExpansion is the pod of the attempt that the status speaks of.
+// currentExpansion is the pod of the attempt in the status.
 func currentExpansion(e ExpansionView) *corev1.Pod {
 	have := e.Stage.Status.Pod.Expansion
 	for i := range e.Pods {
@@ -246,9 +249,9 @@ func currentExpansion(e ExpansionView) *corev1.Pod {
 	return nil
 }
 
-// planExpansion answers the node's request: the attempt is written down before its pod
-// is made, and its result before that is removed. A failed pod is kept for reading
-// until the next one is made. Whether there is a next one is the kubelet's to say.
+// planExpansion answers the node's request. It records the attempt before it creates the pod,
+// and the result before it removes the pod. A failed pod stays readable until the next one is
+// created. The kubelet decides whether there is a next one.
 func planExpansion(e ExpansionView, now time.Time) Plan {
 	want := e.Stage.Status.Node.Expansion
 	if expansionDue(e) {

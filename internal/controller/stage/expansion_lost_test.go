@@ -11,7 +11,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// An expansion pod may wait for a server that hangs, and ends no sooner than that.
+// An expansion pod may wait for a server that hangs, and does not end before that.
 func TestTheStagingPodOfALostVolumeIsNotKeptByTheExpansionPod(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*tarnv1.PavStage)
@@ -96,7 +96,7 @@ func TestAStageThatHasGoneUnseenIsNoErrorOfItsExpansionPod(t *testing.T) {
 	w := growingWorld(t, tarnv1.StageExpansionRunning, tell)
 	w.look()
 	w.look()
-	w.clock.SetTime(w.clock.Now().Add(time.Hour)) // the next look would write that it does not go
+	w.clock.SetTime(w.clock.Now().Add(time.Hour)) // otherwise the next reconcile would write that the pod does not end
 	seen, stage := w.snapshot(), w.stage()
 	stage.Finalizers = nil
 	w.must(w.store.Update(context.Background(), stage))

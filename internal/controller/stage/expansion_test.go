@@ -19,8 +19,8 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// anExpansion is a staged volume whose node has asked for attempt 2, with what is
-// known of the last attempt.
+// anExpansion is a staged volume whose node has requested attempt 2, with the status of the
+// last attempt.
 func anExpansion(have *tarnv1.StageExpansion, pods ...corev1.Pod) ExpansionView {
 	stage := aStage(tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodSucceeded, Staged: true, Expansion: have})
 	stage.Status.Node = tarnv1.PavStageNodeStatus{Phase: tarnv1.StageStaged, Expansion: &tarnv1.StageExpansionRequest{Attempt: 2, Capacity: 1 << 30}}
@@ -75,7 +75,7 @@ func TestPlanOfAStageThatGrows(t *testing.T) {
 	}
 }
 
-// takes prepares nothing, of every expansion that is asked for.
+// takes prepares an empty pod for every requested expansion.
 type takes struct{}
 
 func (takes) PrepareNodeExpansion(context.Context, *pavv1.PavProvisioner, steppod.NodeExpansion) (*steppod.Prepared, error) {
@@ -134,8 +134,8 @@ func TestAStageThatDoesNotGrowIsLeftAlone(t *testing.T) {
 	}
 }
 
-// growingWorld is a world whose volume was staged, with its staging pod, and whose node has
-// asked that it grow, with what is known of that.
+// growingWorld is a world with a staged volume and its staging pod. Its node has requested an
+// expansion that has this status.
 func growingWorld(t *testing.T, phase tarnv1.StageExpansionPhase, change ...func(*tarnv1.PavStage)) *world {
 	w := newWorld(t, subjects()...)
 	w.r.expander = w.r.steps.(*steppod.Steps)
@@ -156,7 +156,7 @@ func growingWorld(t *testing.T, phase tarnv1.StageExpansionPhase, change ...func
 		stage.Status.Pod.Expansion = &tarnv1.StageExpansion{Attempt: 1, Phase: phase}
 	}
 	w.must(w.store.Status().Update(context.Background(), stage))
-	w.look() // makes the pod of one that runs
+	w.look() // creates the pod of a running expansion
 	for _, c := range change {
 		stage = w.stage()
 		c(stage)
@@ -170,8 +170,8 @@ func tell(s *tarnv1.PavStage) {
 	s.Status.Pod.LossTold = 1
 }
 
-// stagesAgain has the node clear the folder, as it does when the staging pod is gone, and
-// the next staging pod make the volume available. again is what the node asks for then.
+// stagesAgain has the node clear the directory after the staging pod is gone. The next staging
+// pod then makes the volume available. again is the attempt that the node requests then.
 func (w *world) stagesAgain(again int32) {
 	w.t.Helper()
 	node := func(change func(*tarnv1.PavStageNodeStatus)) {
@@ -226,7 +226,7 @@ func TestAnExpansionThatRunsWhenItsVolumeIsLostIsMadeAnewAfterIt(t *testing.T) {
 	}
 }
 
-// The node clears the folder as soon as it reads that the staging pod is gone.
+// The node clears the directory as soon as it reads that the staging pod is gone.
 func TestThatTheStagingPodIsGoneIsWrittenAfterTheExpansionPodIs(t *testing.T) {
 	gone := func(w *world, name string) {
 		for _, p := range w.pods() {
@@ -271,7 +271,7 @@ func TestThatTheStagingPodIsGoneIsWrittenAfterTheExpansionPodIs(t *testing.T) {
 	}
 }
 
-// One that does not go holds the volume up until a person has looked.
+// A pod that does not end delays the volume until an administrator steps in.
 func TestAnExpansionPodThatDoesNotGoWhenItsVolumeIsLostIsTold(t *testing.T) {
 	w := growingWorld(t, tarnv1.StageExpansionRunning, tell)
 	for _, p := range w.pods() {
@@ -292,14 +292,14 @@ func TestAnExpansionPodThatDoesNotGoWhenItsVolumeIsLostIsTold(t *testing.T) {
 	}
 }
 
-// listed lists from its snapshot too.
+// listed also lists from its snapshot.
 type listed struct{ cached }
 
 func (l *listed) List(ctx context.Context, into client.ObjectList, opts ...client.ListOption) error {
 	return l.snapshot.List(ctx, into, opts...)
 }
 
-// worded gives one word an action, in order.
+// worded gives one word for each action, in order.
 func worded(p Plan) string {
 	var words []string
 	for _, a := range p.Actions {

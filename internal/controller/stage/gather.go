@@ -20,67 +20,67 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// View is all that a decision about one stage depends on. What is nil in it does not
-// exist: absence in the cache was checked with the API server.
+// View is all that a decision about one stage depends on. A nil object does not exist: its
+// absence from the cache was confirmed with the API server.
 type View struct {
-	// Stage as it stands, nil where it is gone.
+	// Stage is the object; nil if it is gone.
 	Stage *tarnv1.PavStage
-	// Node of the stage.
+	// Node is the node of the stage.
 	Node *corev1.Node
-	// Pod that the stage's present situation is about: the staging pod, or the
-	// unstaging pod of the current attempt.
+	// Pod is the pod of the stage's situation: the staging pod, or the unstaging pod of the
+	// current attempt.
 	Pod *corev1.Pod
 
-	// Kept is what was observed of the pod where its Events tell what keeps it from starting.
+	// Kept is what was observed of the pod, if its Events say what keeps it from starting.
 	Kept steppod.Observation
 
-	// Subjects are read where a section may have to be evaluated: see Missing.
+	// The subjects are read if a section may have to be evaluated: see Missing.
 	Provisioner *pavv1.PavProvisioner
 	Volume      *corev1.PersistentVolume
-	// Made says that the volume was made for a claim, not written by an administrator.
+	// Made means that the volume was made for a claim, not written by an administrator.
 	Made  bool
 	Claim *corev1.PersistentVolumeClaim
-	// Doomed is the uid of the claim where it is being deleted and the stage does not tell it yet.
+	// Doomed is the UID of the claim, if the claim is being deleted and the stage does not say
+	// so yet.
 	Doomed types.UID
-	// Dropped says that the stage is Void, and that the node agent had its time to end it.
+	// Dropped means that the stage is Void and that the node agent's time to end it is over.
 	Dropped bool
-	// Missing says which of the subjects is gone for good, empty if none is.
+	// Missing says which of the subjects is gone for good; empty if none is.
 	Missing string
 
-	// Held says that the stage is to end while the volume is used.
+	// Held means that the stage is being deleted while the volume is used.
 	Held bool
-	// Users are the pods by which it is used then, as far as they are known.
+	// Users are the pods known to use the volume then.
 	Users []corev1.Pod
 
-	// Leftover is a validation pod that is not needed any more, read where the stage ends.
+	// Leftover is a validation pod that is no longer needed, read when the stage ends.
 	Leftover *corev1.Pod
 
 	// Guard is the disruption budget that keeps the staging pod, as the cache has it.
 	Guard *policyv1.PodDisruptionBudget
-	// Consumers are the pods that use the volume, read where they have to be told
-	// of something.
+	// Consumers are the pods that use the volume, read if they must be told something.
 	Consumers []corev1.Pod
 
-	// Rival says which stage of another volume has the same driver and handle and is not
-	// unstaged; read where a pod is due that would meet it. Empty for none.
+	// Rival names a stage of another volume that has the same driver and handle and is not
+	// unstaged; empty for none. It is read before a pod that would conflict with it is created.
 	Rival string
 
-	// Forsaken says that the stage was begun ahead and the kubelet is not going to ask for it.
+	// Forsaken means that the stage was begun ahead and the kubelet will not ask for it.
 	Forsaken bool
-	// Awaited says which stage of the volume on another node was begun ahead, has or may have
-	// something staged, and may end unused; read where a pod is due that would meet it. Empty
-	// for none.
+	// Awaited names a stage of the same volume on another node that was begun ahead and may end
+	// unused. It has or may have something staged. It is read before a pod that would conflict
+	// with it is created; empty for none.
 	Awaited string
-	// Unsent are such stages that have sent no pod; they are ended before one is sent here.
+	// Unsent are such stages that have sent no pod. They are ended before a pod is sent here.
 	Unsent []tarnv1.PavStage
 
-	// Validation is the evaluated volumeValidation where it is due, nil where it is not.
+	// Validation is the evaluated volumeValidation; nil if it is not due.
 	Validation *steppod.Prepared
-	// Prepared is the evaluated section of another pod that is due, nil where none is.
+	// Prepared is the evaluated section of another pod that is due; nil if none is.
 	Prepared *steppod.Prepared
-	// Unfit says why a section could not be evaluated, or refuses the volume.
+	// Unfit says why a section could not be evaluated, or why it rejects the volume.
 	Unfit *steppod.StepError
-	// Refused says why the API server did not take the pod that was started.
+	// Refused says why the API server rejected the pod that was started.
 	Refused *steppod.StepError
 }
 
@@ -148,8 +148,8 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 	return v, nil
 }
 
-// prepare evaluates the section of the pod that is due. A validation without a pod is
-// done with that, and the staging pod is due.
+// prepare evaluates the section of the pod that is due. A validation without a pod ends there,
+// and the staging pod is due.
 func (r *Reconciler) prepare(ctx context.Context, v *View, step tarnv1.Step, attempt int32) error {
 	var err error
 	if first := step != tarnv1.StepStaging || attempt == firstAttempt; first {
@@ -171,9 +171,9 @@ func (r *Reconciler) prepare(ctx context.Context, v *View, step tarnv1.Step, att
 	return nil
 }
 
-// rival looks for a stage, on any node, of another volume that has the same driver and
-// handle, and that has or may have something staged. The provisioner could not tell the
-// two apart: what the one unstages would be the other's.
+// rival finds a stage, on any node, of another volume with the same driver and handle that has
+// or may have something staged. The provisioner could not tell the two volumes apart, so
+// unstaging one would unstage the other.
 func (r *Reconciler) rival(ctx context.Context, vol *corev1.PersistentVolume) (string, error) {
 	others, err := r.handles.Volumes(ctx, vol.Spec.CSI.Driver, vol.Spec.CSI.VolumeHandle, vol.Name)
 	if err != nil {
@@ -194,8 +194,8 @@ func (r *Reconciler) rival(ctx context.Context, vol *corev1.PersistentVolume) (s
 	return "", nil
 }
 
-// readSubjects reads provisioner, volume and claim; starts says that a pod may be
-// started for them.
+// readSubjects reads provisioner, volume and claim. starts means that a pod may be started for
+// them.
 func (r *Reconciler) readSubjects(ctx context.Context, v *View, starts bool) error {
 	spec := v.Stage.Spec
 	if !v.Stage.NamedForItsSpec() {
@@ -244,7 +244,7 @@ func (r *Reconciler) readSubjects(ctx context.Context, v *View, starts bool) err
 	return nil
 }
 
-// boundClaim gives the claim a volume is bound to, nil if that is gone.
+// boundClaim returns the claim that a volume is bound to; nil if it is gone.
 func (r *Reconciler) boundClaim(ctx context.Context, vol *corev1.PersistentVolume) (*corev1.PersistentVolumeClaim, error) {
 	ref := vol.Spec.ClaimRef
 	if ref == nil {
@@ -253,11 +253,12 @@ func (r *Reconciler) boundClaim(ctx context.Context, vol *corev1.PersistentVolum
 	return find(ctx, r, &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, ref.UID)
 }
 
-// liveClaim gives the claim for which a volume may be staged, and says what is Missing
-// where no pod of the node uses it, and what has to be Awaited. A volume on its way out
-// is staged for nobody: reclaim writes its record before it looks for stages, and the
-// stage is there before it looks at the record, so one of the two sees the other. What is
-// asked of the API server is asked at once, for a pod waits.
+// liveClaim returns the claim for which a volume may be staged. It sets Missing if no pod of
+// the node uses the claim, and sets Awaited.
+//
+// A volume that is being deleted is not staged. The reclaim controller writes its record before
+// it looks for stages. The stage exists before liveClaim reads the record. So one of the two
+// sees the other. All requests to the API server run at once, because a pod waits.
 func (r *Reconciler) liveClaim(ctx context.Context, v *View) (*corev1.PersistentVolumeClaim, error) {
 	claim, err := r.boundClaim(ctx, v.Volume)
 	if err != nil {
@@ -289,7 +290,7 @@ func (r *Reconciler) liveClaim(ctx context.Context, v *View) (*corev1.Persistent
 		v.Missing = fmt.Sprintf("PersistentVolume %q is being deleted", v.Volume.Name)
 		return nil, nil
 	case v.Stage.Awaited() && !(used && made):
-		v.Forsaken = true // unstaging rests on the record, as nothing keeps the claim
+		v.Forsaken = true // nothing keeps the claim, so unstaging needs the record
 	case !used && claim.DeletionTimestamp != nil:
 		v.Missing = fmt.Sprintf("claim %s/%s is being deleted, and no pod that uses it has ever started on node %q", claim.Namespace, claim.Name, v.Stage.Spec.NodeName)
 	case !used:
@@ -298,19 +299,22 @@ func (r *Reconciler) liveClaim(ctx context.Context, v *View) (*corev1.Persistent
 	return claim, nil
 }
 
-// leaves says whether a volume is being undone or deleted, and whether it has a record, as the
-// API server has it.
+// leaves reports whether the API server has the volume as being undone or deleted, and whether
+// the volume has a record.
 func (r *Reconciler) leaves(ctx context.Context, vol *corev1.PersistentVolume) (leaves, made bool, err error) {
 	record, err := kube.Get(ctx, r.live, client.ObjectKey{Name: vol.Name}, &tarnv1.PavVolume{})
 	return record != nil && (record.Status.Phase == tarnv1.VolumeDeleting || record.Status.Phase == tarnv1.VolumeUndoing), record != nil, err
 }
 
-// usedOn says whether a pod that has not ended uses a claim on a node. A node agent may
-// make stages of its own node for any volume, so that a node that was taken over could
-// have all of them brought to it; but where pods go is the scheduler's, and a node cannot
-// make pods that use claims. Of a pod that is there the API server knew before the
-// kubelet did, so it is looked for live. On a claim that is being deleted no pod is started. A stage that was begun ahead is for one pod, which is
-// not to be deleted and mounts the volume.
+// usedOn reports whether a pod that has not ended uses a claim on a node.
+//
+// A node agent may create stages of its own node for any volume. Without this check, an
+// attacker who controls a node could have every volume brought to it. But the scheduler places
+// pods, and a node cannot create pods that use claims. The API server knows a pod before its
+// kubelet does, so usedOn reads from the API server.
+//
+// No pod starts with a claim that is being deleted. A stage begun ahead is for one pod, which
+// must not be deleted and must mount the volume.
 func (r *Reconciler) usedOn(ctx context.Context, stage *tarnv1.PavStage, claim *corev1.PersistentVolumeClaim) (bool, error) {
 	node := stage.Spec.NodeName
 	pods := &corev1.PodList{}
@@ -326,9 +330,9 @@ func (r *Reconciler) usedOn(ctx context.Context, stage *tarnv1.PavStage, claim *
 	}), nil
 }
 
-// lastClaim gives the claim for unstaging. A volume outlives its claim and may have to
-// be unstaged after it: then the claim as the volume's record keeps it serves, if that
-// is the same one.
+// lastClaim returns the claim for unstaging. A volume may outlive its claim and be unstaged
+// after it. Then lastClaim returns the claim saved in the volume's record, if it is the same
+// claim.
 func (r *Reconciler) lastClaim(ctx context.Context, vol *corev1.PersistentVolume) (*corev1.PersistentVolumeClaim, error) {
 	ref := vol.Spec.ClaimRef
 	claim, err := r.boundClaim(ctx, vol)
@@ -349,9 +353,9 @@ func (r *Reconciler) lastClaim(ctx context.Context, vol *corev1.PersistentVolume
 	return claim, nil
 }
 
-// find reads an object from the cache and, where it is not there as wanted, from the
-// API server, since both what is started and what is let go here rest on what does
-// not exist. It gives nil where there is no such object, or not with that uid.
+// find reads an object from the cache and, if it is not there as wanted, from the API server.
+// The controller starts pods and removes finalizers on the absence of objects, which a cache
+// cannot prove. find returns nil if no such object exists, or none with that UID.
 func find[O client.Object](ctx context.Context, r *Reconciler, into O, key client.ObjectKey, uid types.UID) (O, error) {
 	var none O
 	for _, from := range []client.Reader{r.client, r.live} {
@@ -366,8 +370,8 @@ func find[O client.Object](ctx context.Context, r *Reconciler, into O, key clien
 	return none, nil
 }
 
-// findConsumers gives the pods the volume is mounted for. They are not Tarn's, so the
-// cache does not have them; that they are asked for is rare.
+// findConsumers returns the pods that the volume is mounted for. They are not Tarn's, so the
+// cache does not have them; they are rarely needed.
 func (r *Reconciler) findConsumers(ctx context.Context, stage *tarnv1.PavStage) ([]corev1.Pod, error) {
 	wanted := map[types.UID]bool{}
 	for _, target := range stage.Status.Node.Targets {

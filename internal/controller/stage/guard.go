@@ -16,16 +16,15 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// A staging pod that stays must outlive the pods that use its volume, also when a node
-// is drained, which evicts all of them at once. So it has a disruption budget that
-// forbids its eviction: the drain tries again until the last consumer is gone, with
-// which the stage ends and its pod is deleted.
+// The staging pod must outlive the pods that use its volume. A drain evicts all pods of a node
+// at once. So the staging pod has a disruption budget that forbids its eviction. The drain
+// retries until the last consumer is gone; then the stage ends and its pod is deleted.
 
 // guardName is the name of a stage's disruption budget.
 func guardName(stage *tarnv1.PavStage) string { return "pav-staging-" + string(stage.UID) }
 
-// guard gives the budget's creation where it is due: while pods may use the volume and
-// the staging pod runs.
+// guard creates the budget if it is due: while pods may use the volume and the staging pod
+// runs.
 func guard(v View, status tarnv1.PavStagePodStatus) []Action {
 	if v.Guard != nil || !isStaged(v.Stage) || status.Phase != tarnv1.StagePodRunning {
 		return nil
@@ -35,9 +34,9 @@ func guard(v View, status tarnv1.PavStagePodStatus) []Action {
 
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=create;delete
 
-// raiseGuard creates the budget. It asks for one pod rather than for none to be missing:
-// that can be counted without knowing what makes the pod. A namespace that takes no
-// budget goes without.
+// raiseGuard creates the budget. The budget has minAvailable 1 rather than maxUnavailable 0,
+// because Kubernetes can count that without knowing the pod's controller. If the namespace
+// accepts no budget, the pod has none.
 func (r *Reconciler) raiseGuard(ctx context.Context, stage *tarnv1.PavStage) error {
 	least := intstr.FromInt32(1)
 	budget := &policyv1.PodDisruptionBudget{

@@ -13,25 +13,25 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// The node agent requests the end of a stage when the last pod that uses it has ended, or
-// when it could not be staged. Anybody may: by `kubectl delete pavstage`, or with the
-// definition of PavStage, whose objects the API server deletes without asking a policy.
-// A deletion cannot be taken back, but its finalizer can wait: nothing is taken from a
-// pod that has it. See docs/design/0002-staging-recovery.md.
+// The node agent requests the end of a stage when the last pod that uses it has ended, or when
+// staging has failed. Anyone else may delete a stage too: by `kubectl delete pavstage`, or by
+// deleting the definition of PavStage. The API server then deletes its objects without
+// consulting a policy. A deletion cannot be undone, but the finalizer delays it: no pod loses a
+// volume that it uses. See docs/design/0002-staging-recovery.md.
 
 const (
-	// heldLook is how often a stage that is held is looked at: no event tells that a pod
-	// which is not Tarn's has ended.
+	// heldLook is how often a held stage is reconciled. No event reports the end of a pod that
+	// is not Tarn's.
 	heldLook = time.Second
-	// heldQuiet is for how long after its deletion nothing is said of a stage of which the
-	// node agent has not told whether it is used. A status of a pod may be late that long.
+	// heldQuiet is how long nothing is reported after the deletion of a stage whose node agent
+	// has not said if it is used. The status of a pod may be that late.
 	heldQuiet = 2 * time.Second
-	// heldNames is how many pods are named that hold a stage.
+	// heldNames is how many of the pods that hold a stage are named.
 	heldNames = 3
 )
 
-// users says whether a stage that is to end is used, and by which pods. With a node that is
-// gone, its pods are too.
+// users reports whether a stage that is being deleted is in use, and by which pods. If the node
+// is gone, its pods are gone too.
 func (r *Reconciler) users(ctx context.Context, v View) (held bool, users []corev1.Pod, err error) {
 	node := v.Stage.Status.Node
 	if v.Node == nil || !isStaged(v.Stage) || len(node.Targets) == 0 || node.InUse != nil && !*node.InUse {
@@ -45,9 +45,9 @@ func (r *Reconciler) users(ctx context.Context, v View) (held bool, users []core
 	return held, users, nil
 }
 
-// usedBy says whether a volume is used whose stage is to end. The node agent knows, which
-// sees the mounts; what a pod's status says may be late. Until it has told, or where it is
-// of a release that does not tell, the pods count in which something runs.
+// usedBy reports whether the volume of a deleted stage is in use. The node agent knows best,
+// because it sees the mounts, while the status of a pod may be late. Until the agent has told,
+// or if its release does not tell, pods with a running container count.
 func usedBy(told *bool, pods []corev1.Pod) (held bool, users []corev1.Pod) {
 	for i := range pods {
 		if runs(&pods[i]) {
@@ -57,19 +57,19 @@ func usedBy(told *bool, pods []corev1.Pod) (held bool, users []corev1.Pod) {
 	if told == nil {
 		return len(users) > 0, users
 	}
-	if len(users) == 0 { // they are before their first container, or between two
+	if len(users) == 0 { // those pods are before their first container, or between two
 		users = slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return volume.Ended(&p) })
 	}
 	return *told, users
 }
 
-// runs says whether a container of a pod runs.
+// runs reports whether a container of a pod runs.
 func runs(pod *corev1.Pod) bool {
 	return !volume.Ended(pod) && slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses),
 		func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
-// planHold leaves everything as it is until the pods have ended, and says so.
+// planHold leaves everything as it is until the pods have ended, and reports that.
 func planHold(v View, now time.Time) Plan {
 	plan := Plan{LookAt: now.Add(heldLook)}
 	if v.Stage.Status.Node.InUse == nil && now.Before(v.Stage.DeletionTimestamp.Add(heldQuiet)) {

@@ -25,8 +25,8 @@ func TestAStageThatIsDeletedUnderAPodEndsWithThePod(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		remove func(*inUse)
-		// told says that the node agent tells whether the volume is mounted; one of a release
-		// before does not.
+		// told means that the node agent reports whether the volume is mounted. An agent of an
+		// earlier release does not.
 		told bool
 	}{
 		"by-hand": {byHand, true}, "with-its-definition": {withItsDefinition, true}, "with-an-older-agent": {byHand, false},
@@ -48,11 +48,11 @@ func TestAStageThatIsDeletedUnderAPodEndsWithThePod(t *testing.T) {
 				mounted(true)
 			}
 			u.isHeldBy(user.Namespace + "/" + user.Name)
-			if c.told { // it goes by force, and its containers later
+			if c.told { // removed by force, and its containers stop later
 				u.must(u.client.Delete(u.ctx, user, client.GracePeriodSeconds(0)))
 				u.isHeldBy("whose containers may still be running")
 				mounted(false)
-			} else { // its containers stop, which is all there is to go by
+			} else { // its containers stop: the controller knows nothing else
 				u.must(u.client.Get(u.ctx, client.ObjectKeyFromObject(user), user))
 				user.Status.Phase = corev1.PodSucceeded
 				u.must(u.client.Status().Update(u.ctx, user))
@@ -63,8 +63,8 @@ func TestAStageThatIsDeletedUnderAPodEndsWithThePod(t *testing.T) {
 	}
 }
 
-// isHeldBy waits until the stage, which is to end, says by whom it is held, and wants its
-// staging pod to be as it was.
+// isHeldBy waits until the deleted stage says by whom it is held, and expects its staging pod
+// unchanged.
 func (u *inUse) isHeldBy(whom string) {
 	u.t.Helper()
 	u.until(func() string {

@@ -25,7 +25,7 @@ func TestAStageThatWasDeletedUnderPodsIsHeldByThem(t *testing.T) {
 	begins := aPod("begins", corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: running})
 	crashes := aPod("crashes", corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: waiting})
 	ended := aPod("ended", corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: stopped})
-	asked := aPod("asked", runs.Status) // to end, with time to do so
+	asked := aPod("asked", runs.Status) // asked to end, with a grace period
 	asked.DeletionTimestamp = &metav1.Time{Time: noon}
 	for name, c := range map[string]struct {
 		told *bool

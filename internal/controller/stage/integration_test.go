@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// server is a real API server with one stage's subjects, a stand-in for the kubelet
-// and one for the node agent.
+// server is a real API server with one stage's subjects, a stand-in for the kubelet and one for
+// the node agent.
 type server struct {
 	t       *testing.T
 	ctx     context.Context
@@ -67,7 +67,7 @@ func (s *server) create(o client.Object) {
 	}
 }
 
-// stage makes a volume on a node and the stage that makes it available there.
+// stage creates a volume on a node and the stage that makes it available there.
 func (s *server) stage() *tarnv1.PavStage {
 	s.t.Helper()
 	p, claim, vol := s.subjects()
@@ -83,7 +83,7 @@ func (s *server) stage() *tarnv1.PavStage {
 	return stage
 }
 
-// subjects makes a volume of an accepted provisioner, with its claim, and a node.
+// subjects creates a volume of an accepted provisioner, with its claim, and a node.
 func (s *server) subjects() (*pavv1.PavProvisioner, *corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	s.t.Helper()
 	p := testkit.Provisioner(s.name)
@@ -112,8 +112,8 @@ func (s *server) must(err error) {
 	}
 }
 
-// run starts the controller as the account it has in a cluster, and gives what ends
-// it.
+// run starts the controller with the account it has in a cluster, and returns a function that
+// stops it.
 func (s *server) run(restConfig *rest.Config) (stop func()) {
 	s.t.Helper()
 	return testkit.Run(s.ctx, s.t, restConfig, func(mgr ctrl.Manager) error {
@@ -121,8 +121,7 @@ func (s *server) run(restConfig *rest.Config) (stop func()) {
 	})
 }
 
-// lives plays the node agent until the stage is gone, or, where it is killed first,
-// until the controller is.
+// lives plays the node agent until the stage is gone, or until the controller is killed.
 func (s *server) lives(stage *tarnv1.PavStage, killed <-chan struct{}) (gone bool) {
 	s.t.Helper()
 	key := client.ObjectKeyFromObject(stage)
@@ -203,8 +202,8 @@ func TestAControllerKilledAtAnyWriteEndsTheStageAllTheSame(t *testing.T) {
 	killedAtEachWrite(t, "stage-kill", (*server).run, (*server).stage)
 }
 
-// killedAtEachWrite has a stage live under a controller that is killed at its first write, at
-// its second, and so on, and under another one after that.
+// killedAtEachWrite runs the life of a stage once for each write of the controller. The
+// controller is killed at that write, and a second controller continues.
 func killedAtEachWrite(t *testing.T, name string, run func(*server, *rest.Config) func(), make func(*server) *tarnv1.PavStage) {
 	for n := 1; ; n++ {
 		name := fmt.Sprintf("%s-%d", name, n)

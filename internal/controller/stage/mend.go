@@ -14,20 +14,19 @@ import (
 )
 
 const (
-	// longLife is how long a staging pod must have lasted not to count as one that
-	// fails again and again.
+	// longLife is how long a staging pod must have run not to count as a repeated failure.
 	longLife = 10 * time.Minute
-	// hurry is the grace period, in seconds, of a staging pod whose volume is lost:
-	// it has nothing to save.
+	// hurry is the grace period, in seconds, of a staging pod whose volume is lost. The pod has
+	// nothing to save.
 	hurry = 1
 )
 
-// isLost says whether the volume is lost and not there again.
+// isLost reports whether the volume is lost and not available again.
 func isLost(stage *tarnv1.PavStage) bool {
 	return stage.Status.Node.Phase == tarnv1.StageLost && stage.Status.Node.Loss != nil
 }
 
-// isStaged says whether the volume was ever available: pods may have it then.
+// isStaged reports whether the volume was ever available, so that pods may use it.
 func isStaged(stage *tarnv1.PavStage) bool {
 	return stage.Status.Node.Phase == tarnv1.StageStaged || isLost(stage)
 }
@@ -35,7 +34,7 @@ func isStaged(stage *tarnv1.PavStage) bool {
 // attemptOf is the attempt of the current staging pod.
 func attemptOf(status tarnv1.PavStagePodStatus) int32 { return max(status.Attempt, firstAttempt) }
 
-// restarts counts the staging pods in a row that have lasted but a short time.
+// restarts counts the staging pods in a row that ran only briefly.
 func restarts(status tarnv1.PavStagePodStatus, now time.Time) int32 {
 	if status.StartTime != nil && now.Sub(status.StartTime.Time) >= longLife {
 		return 0
@@ -43,9 +42,9 @@ func restarts(status tarnv1.PavStagePodStatus, now time.Time) int32 {
 	return status.Restarts + 1
 }
 
-// nextStart is when the next staging pod may start: at once after the first loss, then
-// at a growing distance from the start of the one before. A node that was under pressure
-// then may have refused that one, so the end of the pressure is a beginning.
+// nextStart is when the next staging pod may start. After the first loss that is at once, then
+// after growing pauses from the start of the previous pod. A node under pressure may have
+// rejected that pod, so the end of the pressure counts as a new start.
 func nextStart(v View) time.Time {
 	status := v.Stage.Status.Pod
 	if status.Restarts == 0 || status.StartTime == nil || !relief(v.Node).Before(status.StartTime.Time) {
@@ -54,8 +53,8 @@ func nextStart(v View) time.Time {
 	return status.StartTime.Add(kube.Backoff(status.Restarts, firstRetry, lastRetry, string(v.Stage.UID)))
 }
 
-// relief is since when a node has been under no pressure, zero while it is, or where that
-// is not known.
+// relief is since when a node has not been under pressure. It is zero while the node is, or if
+// that is not known.
 func relief(node *corev1.Node) time.Time {
 	var since time.Time
 	if node == nil {
@@ -75,16 +74,15 @@ func relief(node *corev1.Node) time.Time {
 	return since
 }
 
-// nextIsDue says whether the next staging pod has to be started: the one before is
-// gone, the node has cleared the folder, and it is time.
+// nextIsDue reports whether the next staging pod must start: the previous one is gone, the node
+// has cleared the directory, and the pause is over.
 func nextIsDue(v View, now time.Time) bool {
 	status := v.Stage.Status.Pod
 	return status.Phase == tarnv1.StagePodGone && v.Node != nil &&
 		v.Stage.Status.Node.Loss.Cleared >= attemptOf(status) && !now.Before(nextStart(v))
 }
 
-// planMend removes the staging pod whose volume is lost, then starts the next one and
-// follows it.
+// planMend removes the staging pod of a lost volume, then starts the next one and follows it.
 func planMend(v View, now time.Time) Plan {
 	status, lost := v.Stage.Status.Pod, v.Stage.Status.Node.Loss
 	status.Message = ofStaging(v.Stage)
@@ -94,19 +92,19 @@ func planMend(v View, now time.Time) Plan {
 	case unmade(v) && v.Refused == nil:
 		return startNext(v, now)
 	case !lost.Spent(attemptOf(status)) && status.Phase == tarnv1.StagePodFailed:
-		return Plan{} // the node agent says what was in /pav/error, and counts the failure
+		return Plan{} // the node agent adds the text of /pav/error and counts the failure
 	case !lost.Spent(attemptOf(status)):
 		return planFollow(v, now)
 	case !ours(v):
 		return podGone(v, status.Message)
 	case lost.Failed == attemptOf(status) && now.Before(nextStart(v)):
-		return Plan{LookAt: nextStart(v)} // kept for reading until its successor is due
+		return Plan{LookAt: nextStart(v)} // readable until its successor is due
 	}
 	return Plan{Actions: append(write(v, status), hurryAll([]corev1.Pod{*v.Pod})...)}
 }
 
-// ofStaging is what a stage says of its staging pod. What it says of a node expansion pod
-// that does not go is over once there is none: see stopExpansion.
+// ofStaging is the stage's message about its staging pod. A message about a node expansion pod
+// that does not end is dropped once that pod is gone: see stopExpansion.
 func ofStaging(stage *tarnv1.PavStage) string {
 	message := stage.Status.Pod.Message
 	if strings.Contains(message, strings.TrimSuffix(steppod.PodName(tarnv1.StepNodeExpansion, stage.UID, 0), "0")) {
@@ -115,16 +113,16 @@ func ofStaging(stage *tarnv1.PavStage) string {
 	return message
 }
 
-// podGone writes that there is no staging pod though the stage goes on.
+// podGone records that there is no staging pod although the stage continues.
 func podGone(v View, message string) Plan {
 	status := v.Stage.Status.Pod
 	status.Phase, status.Name, status.UID, status.Message = tarnv1.StagePodGone, "", "", kube.Cut(message, maxMessage)
 	return Plan{Actions: write(v, status)}
 }
 
-// unmade says whether a staging pod is written down that is to make a lost volume
-// available, and was never seen: a controller that died between the two has not made it.
-// That is no attempt that came to nothing, so it has the same number once more.
+// unmade reports whether the status names a staging pod for a lost volume that was never seen.
+// A controller that died before it created the pod leaves that. It is no failed attempt, so the
+// same number is used once more.
 func unmade(v View) bool {
 	status := v.Stage.Status.Pod
 	return v.Pod == nil && v.Node != nil && status.Phase == tarnv1.StagePodStarting && status.UID == "" &&
@@ -142,7 +140,7 @@ func planNext(v View, now time.Time) Plan {
 	return startNext(v, now)
 }
 
-// startNext starts a staging pod for a lost volume, as soon as that can be.
+// startNext starts a staging pod for a lost volume as soon as possible.
 func startNext(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	again := func(message string) Plan {
@@ -158,17 +156,16 @@ func startNext(v View, now time.Time) Plan {
 	return startStaging(v, now)
 }
 
-// somethingToTell says whether the pods that use the volume have to be told of the
-// beginning or the end of a loss.
+// somethingToTell reports whether the consumers of the volume must be told of the beginning or
+// the end of a loss.
 func somethingToTell(stage *tarnv1.PavStage) bool {
 	lost, status := stage.Status.Node.Loss, stage.Status.Pod
 	return lost != nil && stage.DeletionTimestamp == nil &&
 		(status.LossTold < lost.Number || lost.ReboundTime != nil && status.ReboundTold < lost.Number)
 }
 
-// planTelling tells the pods that use the volume, each with what it means for that
-// pod. Those that are to be evicted hear of it when that is answered: here it is but
-// written down.
+// planTelling tells each consumer of the volume what the loss means for it. Pods to be evicted
+// are only recorded here, and are told after the answer to their eviction.
 func planTelling(v View, s situation) []Action {
 	if !somethingToTell(v.Stage) || s == stop || s == unstage || s == release {
 		return nil
@@ -203,7 +200,7 @@ func outlook(r tarnv1.StageRecovery) string {
 	return "it is staged and mounted again; open files stay lost"
 }
 
-// tellRebound tells one pod that the volume is there again.
+// tellRebound tells one pod that the volume is available again.
 func tellRebound(stage *tarnv1.PavStage, pod *corev1.Pod) []Action {
 	name := stage.Spec.VolumeName
 	tell := func(kind, reason, format string, args ...any) Action {

@@ -52,12 +52,12 @@ func recovery(r tarnv1.StageRecovery) func(*tarnv1.PavStagePodStatus) {
 	return func(s *tarnv1.PavStagePodStatus) { s.Recovery = r }
 }
 
-// begun is how long ago the staging pod was started.
+// begun sets how long ago the staging pod was started.
 func begun(d time.Duration) func(*tarnv1.PavStagePodStatus) {
 	return func(s *tarnv1.PavStagePodStatus) { s.StartTime = &metav1.Time{Time: noon.Add(-d)} }
 }
 
-// pressure is what the node says of its disk, for how long already.
+// pressure sets the disk pressure of the node, and since when.
 func pressure(is corev1.ConditionStatus, since time.Duration) func(*View) {
 	return func(v *View) {
 		v.Node = &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
@@ -100,7 +100,7 @@ func TestPlanOfAStageWhoseVolumeIsLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		view View
 		want string
-		// wantLook is from noon on; 0 for never.
+		// wantLook is counted from noon; 0 means never.
 		wantLook time.Duration
 	}{
 		"the staging pod that runs is removed": {

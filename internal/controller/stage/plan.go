@@ -59,16 +59,17 @@ const (
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
 
-	// firstAttempt is the attempt in the first staging pod's name; each time the volume is
-	// lost has an attempt of its own.
+	// firstAttempt is the attempt in the first staging pod's name. Each loss of the volume
+	// begins a new attempt.
 	firstAttempt = 1
 
-	// maxMessage bounds what a status says, maxNote an Event (events.k8s.io), in bytes.
+	// maxMessage bounds the message of a status, maxNote the note of an Event (events.k8s.io),
+	// both in bytes.
 	maxMessage = 32768
 	maxNote    = 1024
 )
 
-// situation is what a stage asks for; a closed set.
+// situation is what a stage needs; a closed set.
 //
 //	begin --------> follow -> settled
 //	  |                ^  |      |
@@ -79,12 +80,12 @@ type situation string
 
 const (
 	begin  situation = "begin"  // no pod was ever sent
-	follow situation = "follow" // the staging pod is or may be there
-	// validate: the validation pod of a volume written by hand is or may be there.
+	follow situation = "follow" // the staging pod exists or may exist
+	// validate: the validation pod of a volume written by hand exists or may exist.
 	validate situation = "validate"
 	settled  situation = "settled" // Succeeded or Failed: waits for the stage's end
-	mend     situation = "mend"    // the volume is lost and has to be staged again
-	stop     situation = "stop"    // the staging pod has to go
+	mend     situation = "mend"    // the volume is lost and must be staged again
+	stop     situation = "stop"    // the staging pod must be deleted
 	unstage  situation = "unstage" // the unstaging pod is due as soon as the node has unmounted
 	release  situation = "release" // nothing runs any more
 )
@@ -110,13 +111,13 @@ func situationOf(stage *tarnv1.PavStage) situation {
 	return follow
 }
 
-// mayEvaluate says in which situations a section may be evaluated.
+// mayEvaluate reports in which situations a section may be evaluated.
 func mayEvaluate(s situation) bool {
 	return s == begin || s == validate || s == follow || s == mend || s == unstage
 }
 
-// mayStart says whether a look may come to a pod that is started for the claim: what it
-// rests on has to be true now, not a moment ago.
+// mayStart reports whether this reconcile may start a pod for the claim. What that rests on is
+// then read from the API server, not from the cache.
 func mayStart(v View, now time.Time) bool {
 	switch situationOf(v.Stage) {
 	case begin:
@@ -131,8 +132,7 @@ func mayStart(v View, now time.Time) bool {
 	return false
 }
 
-// podKey is the pod a stage's situation is about; its name is empty where it is
-// about none.
+// podKey names the pod of a stage's situation; the name is empty if there is none.
 func podKey(stage *tarnv1.PavStage) types.NamespacedName {
 	if situationOf(stage) == settled {
 		return types.NamespacedName{}
@@ -140,7 +140,7 @@ func podKey(stage *tarnv1.PavStage) types.NamespacedName {
 	return types.NamespacedName{Namespace: stage.Status.Pod.Namespace, Name: stage.Status.Pod.Name}
 }
 
-// due says which pod has to be made now, and which attempt it is; no step if none.
+// due says which pod must be created now, and its attempt; no step if none.
 func due(v View, now time.Time) (tarnv1.Step, int32) {
 	status := v.Stage.Status.Pod
 	switch situationOf(v.Stage) {
@@ -171,15 +171,15 @@ func due(v View, now time.Time) (tarnv1.Step, int32) {
 	return "", 0
 }
 
-// Plan is what to do, in this order, and when to look again though no event tells;
-// zero: not needed.
+// Plan is what to do, in this order. LookAt is when to reconcile if no event arrives; zero
+// means never.
 type Plan struct {
 	Actions []Action
 	LookAt  time.Time
 }
 
-// Action is one write. It is one of the types below, each of which may be done
-// twice without harm.
+// Action is one write. It is one of the types below, each of which may be repeated without
+// harm.
 type Action interface{ action() }
 
 type (
@@ -187,32 +187,33 @@ type (
 	WriteStatus struct{ Status tarnv1.PavStagePodStatus }
 	// StartPod creates a pod.
 	StartPod struct{ Pod *corev1.Pod }
-	// ConfirmSole looks once more whether a stage of another volume has the same handle,
-	// now that this one is known to all: of two that begin at once, one at least gives way.
+	// ConfirmSole checks again whether a stage of another volume has the same handle, now that
+	// this stage is recorded. If two begin at once, at least one gives way.
 	ConfirmSole struct{ Volume *corev1.PersistentVolume }
 	// DiscardPod deletes a pod.
 	DiscardPod struct{ Pod *corev1.Pod }
-	// LetGo takes finalizers off the stage.
+	// LetGo removes finalizers from the stage.
 	LetGo struct{ Finalizers []string }
-	// EndStage requests the stage's deletion; Unchanged: if it stands as it was read.
+	// EndStage requests the stage's deletion. With Unchanged it does so only if the stage is
+	// unchanged since it was read.
 	EndStage struct{ Unchanged bool }
-	// EndOther requests the deletion of another stage, if it stands as it was read.
+	// EndOther requests the deletion of another stage, if it is unchanged since it was read.
 	EndOther struct{ Stage *tarnv1.PavStage }
-	// Post posts a Warning about the stage, and about the claim where it is known.
+	// Post emits a Warning about the stage, and about the claim if it is known.
 	Post struct{ Reason, Note string }
-	// PostWait tells the stage and the claim what keeps a pod from starting; see
+	// PostWait reports on the stage and the claim what keeps a pod from starting; see
 	// steppod.Observation.WaitEvent.
 	PostWait struct{ Action, Note string }
-	// HurryPod deletes a pod that has nothing more to do, leaving it a second.
+	// HurryPod deletes a pod that has nothing more to do, with a grace period of a second.
 	HurryPod struct{ Pod *corev1.Pod }
-	// Tell posts an Event about a pod that uses the volume, and the stage.
+	// Tell emits an Event about a pod that uses the volume, and about the stage.
 	Tell struct {
 		Pod                *corev1.Pod
 		Type, Reason, Note string
 	}
 	// RaiseGuard creates the disruption budget that keeps the staging pod.
 	RaiseGuard struct{}
-	// DropGuard deletes it.
+	// DropGuard deletes the budget.
 	DropGuard struct{}
 )
 
@@ -230,36 +231,36 @@ func (Tell) action()        {}
 func (RaiseGuard) action()  {}
 func (DropGuard) action()   {}
 
-// plan decides. Whatever a pod is to be made for is written down before the pod is,
-// so that after a crash its name is known.
+// plan decides. A pod is recorded in the status before it is created, so that its name is known
+// after a crash.
 func plan(v View, now time.Time) Plan {
 	if v.Stage == nil {
 		return Plan{}
 	}
 	s := situationOf(v.Stage)
 	if v.Node == nil && v.Stage.DeletionTimestamp == nil {
-		// Its node agent, which would request this, is gone with the node.
+		// The node agent would request this, but it is gone with the node.
 		return Plan{Actions: []Action{
 			Post{ReasonNodeGone, fmt.Sprintf("node %q is gone; the stage ends with it", v.Stage.Spec.NodeName)},
 			EndStage{},
 		}}
 	}
 	if v.Forsaken {
-		return Plan{Actions: []Action{EndStage{Unchanged: true}}} // but if the kubelet asks meanwhile
+		return Plan{Actions: []Action{EndStage{Unchanged: true}}} // unless the kubelet asks in the meantime
 	}
 	if v.Dropped && v.Stage.DeletionTimestamp == nil {
-		return Plan{Actions: []Action{EndStage{}}} // its node agent does not, which may be down, or an attacker's
+		return Plan{Actions: []Action{EndStage{}}} // the node agent does not: it may be down, or controlled by an attacker
 	}
 	if v.Doomed != "" {
 		status := v.Stage.Status.Pod
 		status.ClaimDeleted = v.Doomed
-		return Plan{Actions: []Action{WriteStatus{status}}} // the write brings the stage back
+		return Plan{Actions: []Action{WriteStatus{status}}} // the write triggers the next reconcile
 	}
 	if tell := tellStaging(v); len(tell) > 0 {
 		return Plan{Actions: tell}
 	}
 	if tell := planTelling(v, s); len(tell) > 0 {
-		return Plan{Actions: tell} // the write brings the stage back
+		return Plan{Actions: tell} // the write triggers the next reconcile
 	}
 	switch s {
 	case mend:
@@ -285,12 +286,12 @@ func plan(v View, now time.Time) Plan {
 
 func planBegin(v View, now time.Time) Plan {
 	if unanswered(v.Stage) {
-		return Plan{} // nothing was read of what the stage is about
+		return Plan{} // no subject of the stage was read
 	}
 	status := v.Stage.Status.Pod
 	switch why := verdict(v); {
 	case v.Missing != "" && v.Stage.Awaited():
-		return Plan{Actions: []Action{EndStage{Unchanged: true}}} // it was a head start: the kubelet's call tells
+		return Plan{Actions: []Action{EndStage{Unchanged: true}}} // it was a head start: the kubelet's call reports the cause
 	case why == unknown:
 		status.Message = fmt.Sprintf("waiting until PavProvisioner %q has been checked", v.Stage.Spec.Provisioner.Name)
 		return Plan{Actions: write(v, status)}
@@ -313,14 +314,14 @@ func planBegin(v View, now time.Time) Plan {
 	return p
 }
 
-// shared says to people that a volume cannot be staged beside its rival.
+// shared explains that a volume cannot be staged beside its rival.
 func shared(rival string) string {
 	return rival + ": " + tarnv1.StageShared + "; give each volume a volumeHandle of its own, or use one claim for both"
 }
 
-// startStaging writes the intent, then creates the pod. The intent is written even
-// where it stands already: that write is refused if the cache was behind, and then
-// no pod is made for a stage that has moved on.
+// startStaging writes the intent, then creates the pod. It writes the intent even if it is
+// already there. If the cache is stale, the API server rejects that write, and no pod is
+// created for a stage that has changed.
 func startStaging(v View, now time.Time) Plan {
 	pod, was := v.Prepared.Pod, v.Stage.Status.Pod
 	_, attempt := due(v, now)
@@ -329,7 +330,7 @@ func startStaging(v View, now time.Time) Plan {
 		Attempt: attempt, Recovery: v.Prepared.Recovery, StartTime: &metav1.Time{Time: now.Truncate(time.Second)},
 		Restarts: was.Restarts, LossTold: was.LossTold, ReboundTold: was.ReboundTold, Evictions: was.Evictions,
 		ClaimDeleted: was.ClaimDeleted,
-		Expansion:    was.Expansion, // in place of one that ran the node has asked for another
+		Expansion:    was.Expansion, // the node has requested a new one in place of a running one
 	}
 	if was.Phase == tarnv1.StagePodGone {
 		status.Restarts = restarts(was, now)
@@ -345,16 +346,16 @@ func startStaging(v View, now time.Time) Plan {
 	return Plan{Actions: actions}
 }
 
-// unstarted says that the staging pod is written down and was never seen, as a controller
-// leaves it that dies between the two.
+// unstarted reports whether the status names a staging pod that was never seen. A controller
+// that died before it created the pod leaves that.
 func unstarted(v View) bool {
 	return v.Pod == nil && !isStaged(v.Stage) && v.Stage.Status.Pod.UID == ""
 }
 
-// planFollow mirrors the staging pod. One that vanished before its volume was there fails
-// the stage, as another in its place would find its /pav used, where scripts fail that begin
-// with mkdir /pav/volume; the kubelet asks again, and gets a new stage. A provisioner that is
-// no longer accepted, or is being deleted, keeps its stages.
+// planFollow mirrors the staging pod. If the pod vanished before the volume was available, the
+// stage fails. A second pod would find its /pav used, and scripts that begin with mkdir
+// /pav/volume would fail. The kubelet asks again and gets a new stage. A provisioner that is no
+// longer accepted, or is being deleted, keeps its stages.
 func planFollow(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	switch {
@@ -363,7 +364,7 @@ func planFollow(v View, now time.Time) Plan {
 	case v.Refused != nil:
 		return failStaging(v, v.Refused.Message)
 	case v.Pod == nil && isStaged(v.Stage) && status.Phase == tarnv1.StagePodGone:
-		return Plan{} // that is told; the node agent's word is next
+		return Plan{} // already reported; the node agent's write is next
 	case v.Pod == nil && isStaged(v.Stage):
 		return podGone(v, fmt.Sprintf("staging pod %s/%s was deleted", status.Namespace, status.Name))
 	case v.Pod == nil && status.UID != "":
@@ -398,7 +399,7 @@ func planFollow(v View, now time.Time) Plan {
 	return Plan{Actions: append(writeWait(v, status, o), guard(v, status)...), LookAt: o.CheckAt}
 }
 
-// observe is what is observed of the pod, with what its Events tell.
+// observe gives the observation of the pod, including its Events.
 func observe(v View, now time.Time) steppod.Observation {
 	o := steppod.Observe(v.Pod, v.Stage.UID, now)
 	if o.Message == "" && v.Kept.State == o.State {
@@ -407,7 +408,7 @@ func observe(v View, now time.Time) steppod.Observation {
 	return o
 }
 
-// writeWait is write, and tells what keeps the pod from starting where that has changed.
+// writeWait is write, and also reports what keeps the pod from starting if that has changed.
 func writeWait(v View, status tarnv1.PavStagePodStatus, o steppod.Observation) []Action {
 	actions := write(v, status)
 	if action, note := o.WaitEvent(v.Pod); note != "" && status.Message != v.Stage.Status.Pod.Message {
@@ -416,9 +417,8 @@ func writeWait(v View, status tarnv1.PavStagePodStatus, o steppod.Observation) [
 	return actions
 }
 
-// waitedFor is what the pod was last seen to wait for, empty where it was nothing out of
-// the ordinary. Of a pod that was never looked at nothing is known: what is written then is
-// an earlier one's.
+// waitedFor is what the pod was last seen waiting for; empty if it was nothing unusual. If the
+// pod was never seen, nothing is known: the status then speaks of an earlier pod.
 func waitedFor(v View) string {
 	if status := v.Stage.Status.Pod; v.Pod != nil && status.UID == v.Pod.UID {
 		return status.Message
@@ -426,24 +426,24 @@ func waitedFor(v View) string {
 	return ""
 }
 
-// failStaging gives a stage up. That a pod was sent stays known, even where it was
-// refused, because unstaging is due then, as in the original.
+// failStaging gives a stage up. The status keeps the pod even if the API server rejected it,
+// because unstaging is then due, as in the original.
 func failStaging(v View, message string) Plan {
 	status := v.Stage.Status.Pod
 	status.Phase, status.Message = tarnv1.StagePodFailed, kube.Cut(message, maxMessage)
 	switch v.Stage.Status.Node.Phase {
 	case tarnv1.StageStaged:
-		return Plan{Actions: write(v, status)} // the node agent tells what that means
+		return Plan{Actions: write(v, status)} // the node agent reports what that means
 	case "", tarnv1.StageWaiting:
 		if status.Staged {
-			return Plan{Actions: write(v, status)} // it adds what the pod has said; see tellStaging
+			return Plan{Actions: write(v, status)} // the node agent adds the pod's own message; see tellStaging
 		}
 	}
 	return Plan{Actions: append(write(v, status), Post{ReasonStagingFailed, kube.Cut(message, maxNote)})}
 }
 
-// tellStaging tells that a staging pod has failed, once the node agent has added what the pod
-// has said itself. That it is told shows in the message.
+// tellStaging reports that a staging pod has failed, once the node agent has added the pod's
+// own message. The message of the status shows whether that was reported.
 func tellStaging(v View) []Action {
 	status, node := v.Stage.Status.Pod, v.Stage.Status.Node
 	message := kube.Cut(node.Message, maxMessage)
@@ -454,12 +454,12 @@ func tellStaging(v View) []Action {
 	return append(write(v, status), Post{ReasonStagingFailed, kube.Cut(message, maxNote)})
 }
 
-// ours says that there is a pod and that it belongs to the stage.
+// ours reports whether the pod exists and belongs to the stage.
 func ours(v View) bool {
 	return v.Pod != nil && slices.ContainsFunc(v.Pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == v.Stage.UID })
 }
 
-// discard deletes the pod, unless that has been requested.
+// discard deletes the pod, unless its deletion was already requested.
 func discard(v View) []Action {
 	if v.Pod.DeletionTimestamp != nil {
 		return nil
@@ -467,7 +467,7 @@ func discard(v View) []Action {
 	return []Action{DiscardPod{v.Pod}}
 }
 
-// write gives the write of a status, none where nothing changes.
+// write writes a status, unless nothing changes.
 func write(v View, status tarnv1.PavStagePodStatus) []Action {
 	if equality.Semantic.DeepEqual(v.Stage.Status.Pod, status) {
 		return nil

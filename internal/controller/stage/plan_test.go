@@ -13,7 +13,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// said is a plan in words, its status writes left out.
+// said is a plan in words, without its status writes.
 func said(p Plan) string {
 	var parts []string
 	for _, a := range p.Actions {
@@ -55,11 +55,11 @@ type planCase struct {
 	view View
 	// want is the plan in words, see said.
 	want string
-	// wantStatus is what is written; nil where nothing is.
+	// wantStatus is the written status; nil for no write.
 	wantStatus *tarnv1.PavStagePodStatus
 	// wantNote is the text of the Event.
 	wantNote string
-	// wantLook is when to look again, counted from noon; 0: never.
+	// wantLook is when to reconcile, counted from noon; 0 means never.
 	wantLook time.Duration
 }
 
@@ -217,7 +217,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		{
 			name: "a running pod that is being deleted is waited for", view: view(aStage(of(tarnv1.StagePodRunning, "")), pod(aPod(staging, corev1.PodRunning, going))),
 			want: "write", wantStatus: ref(of(tarnv1.StagePodRunning, "the staging pod is being deleted; the volume is staged again when it is gone")),
-			wantLook: 2 * time.Minute, // to tell people if it is not gone by then
+			wantLook: 2 * time.Minute, // to report it if it is not gone by then
 		},
 		{
 			name: "a running pod that vanished fails the stage", view: view(aStage(of(tarnv1.StagePodRunning, "")), prepared(staging)),

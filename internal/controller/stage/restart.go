@@ -20,39 +20,39 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// With recovery RestartConsumers the pods that use a volume are evicted once it is there
-// again. Which ones is written in status.pod.evictions together with the word that they
-// were told, and each stays there until it is gone: a disruption budget may refuse one
-// for as long as it likes. All else that is done for a stage goes on beside it.
+// With recovery RestartConsumers, the pods that use a volume are evicted once it is available
+// again. The write that says they were told also lists them in status.pod.evictions. Each stays
+// there until it is gone, because a disruption budget may reject its eviction for any length of
+// time. Other work on the stage continues meanwhile.
 
 const (
-	// lastEviction is the longest pause after an eviction that was refused. It is short:
-	// nothing tells when a budget allows again, and meanwhile the pod is of no use.
+	// lastEviction is the longest pause after a rejected eviction. It is short: no event tells
+	// when a budget allows the eviction, and meanwhile the pod is of no use.
 	lastEviction = 30 * time.Second
-	// evictionAnswer is how long the answer to an eviction is waited for. To a budget that
-	// nobody has counted yet the API server says to ask later, which the client does by
-	// itself, and holds up whoever waits for it.
+	// evictionAnswer is the timeout of an eviction request. If Kubernetes has not counted a
+	// budget yet, the API server answers to retry later. The client does that by itself and
+	// blocks its caller.
 	evictionAnswer = 5 * time.Second
 )
 
 // RestartView is all that a decision about the evictions of a stage depends on.
 type RestartView struct {
 	Stage *tarnv1.PavStage
-	// Pods are those to be evicted whose time has come, by uid, as the API server has
-	// them; one that is gone is not among them.
+	// Pods are the pods whose eviction is due, by UID, as the API server has them. Pods that
+	// are gone are missing.
 	Pods map[types.UID]*corev1.Pod
-	// Answers are what their evictions came to; nil is agreement.
+	// Answers are the results of their evictions; nil means accepted.
 	Answers map[types.UID]error
 }
 
-// outlived says whether a pod has seen the lost volume: one that was started when it was
-// there again has not.
+// outlived reports whether a pod has seen the lost volume. A pod started after the volume was
+// available again has not.
 func outlived(pod *corev1.Pod, lost *tarnv1.StageLoss) bool {
 	return pod.Status.StartTime == nil || !pod.Status.StartTime.After(lost.ReboundTime.Time)
 }
 
-// evictionsAfter gives the evictions that are due when a loss has ended. What is known of
-// an earlier loss' stays known: its pauses go on.
+// evictionsAfter returns the evictions that are due when a loss has ended. An eviction left
+// from an earlier loss keeps its count and its pause.
 func evictionsAfter(v View) []tarnv1.StageEviction {
 	status := v.Stage.Status.Pod
 	if status.Recovery != tarnv1.RecoveryRestartConsumers {
@@ -73,23 +73,23 @@ func evictionsAfter(v View) []tarnv1.StageEviction {
 	return due
 }
 
-// goes says whether a pod needs no eviction any more.
+// goes reports whether a pod needs no eviction any more.
 func goes(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || volume.Ended(pod) }
 
-// evicts says whether pods of the stage may be evicted now: not while the volume is
-// lost once more, for their successors would wait for it.
+// evicts reports whether pods of the stage may be evicted now. While the volume is lost once
+// more they may not, because their successors would wait for it.
 func evicts(stage *tarnv1.PavStage) bool {
 	return stage != nil && stage.DeletionTimestamp == nil && len(stage.Status.Pod.Evictions) > 0 &&
 		stage.Status.Node.Phase == tarnv1.StageStaged && !somethingToTell(stage)
 }
 
-// evictionIsDue says whether it is time for an eviction.
+// evictionIsDue reports whether it is time for an eviction.
 func evictionIsDue(e tarnv1.StageEviction, now time.Time) bool {
 	return e.NextAttemptTime == nil || !now.Before(e.NextAttemptTime.Time)
 }
 
-// restart brings the evictions of a stage a step further, and says when to look again
-// though no event tells.
+// restart takes the evictions of a stage a step further. It returns when to reconcile if no
+// event arrives.
 func (r *Reconciler) restart(ctx context.Context, v View, now time.Time) (time.Time, error) {
 	if !evicts(v.Stage) {
 		return time.Time{}, nil
@@ -100,14 +100,14 @@ func (r *Reconciler) restart(ctx context.Context, v View, now time.Time) (time.T
 	}
 	e.Answers = r.evictAll(ctx, e.Pods)
 	if ctx.Err() != nil {
-		return time.Time{}, ctx.Err() // no answer is none of a budget's
+		return time.Time{}, ctx.Err() // a timeout is not a rejection by a budget
 	}
 	p := planRestart(e, now)
 	return p.LookAt, r.apply(ctx, v, p)
 }
 
-// gatherRestart reads the pods whose time has come. They are not Tarn's, so the cache
-// does not have them.
+// gatherRestart reads the pods whose eviction is due. They are not Tarn's, so the cache does
+// not have them.
 func (r *Reconciler) gatherRestart(ctx context.Context, stage *tarnv1.PavStage, now time.Time) (RestartView, error) {
 	e := RestartView{Stage: stage, Pods: map[types.UID]*corev1.Pod{}}
 	for _, due := range stage.Status.Pod.Evictions {
@@ -127,8 +127,8 @@ func (r *Reconciler) gatherRestart(ctx context.Context, stage *tarnv1.PavStage, 
 
 // +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
 
-// evictAll asks for the eviction of each pod that does not go already, whatever becomes
-// of the others'.
+// evictAll requests the eviction of each pod that is not ending already. A failure for one pod
+// does not stop the others.
 func (r *Reconciler) evictAll(ctx context.Context, pods map[types.UID]*corev1.Pod) map[types.UID]error {
 	var (
 		mu      sync.Mutex
@@ -150,7 +150,7 @@ func (r *Reconciler) evictAll(ctx context.Context, pods map[types.UID]*corev1.Po
 	return answers
 }
 
-// evict evicts a pod. One that is gone is no error.
+// evict evicts a pod. It is no error if the pod is gone.
 func (r *Reconciler) evict(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, evictionAnswer)
 	defer cancel()
@@ -165,8 +165,8 @@ func (r *Reconciler) evict(ctx context.Context, pod *corev1.Pod) error {
 	return client.IgnoreNotFound(err)
 }
 
-// planRestart writes what has become of the evictions, and tells each pod: that it goes,
-// or what keeps it, as often as that is something else.
+// planRestart records the result of each eviction. It tells each pod that it is evicted, or
+// what prevents that, whenever the cause changes.
 func planRestart(e RestartView, now time.Time) Plan {
 	var p Plan
 	status := e.Stage.Status.Pod
@@ -183,7 +183,7 @@ func planRestart(e RestartView, now time.Time) Plan {
 	return p
 }
 
-// nextEviction gives what is left of one eviction, nil where it is done, and what to tell.
+// nextEviction returns the remaining eviction, nil if it is done, and the Events to emit.
 func nextEviction(e RestartView, was tarnv1.StageEviction, now time.Time) (*tarnv1.StageEviction, []Action) {
 	uses := slices.ContainsFunc(e.Stage.Status.Node.Targets, func(t string) bool { return tarnv1.PodOfTarget(t) == was.PodUID })
 	switch {
@@ -194,7 +194,7 @@ func nextEviction(e RestartView, was tarnv1.StageEviction, now time.Time) (*tarn
 	}
 	pod := e.Pods[was.PodUID]
 	refusal, asked := e.Answers[was.PodUID]
-	if pod == nil || !asked { // it is gone, or goes without our doing
+	if pod == nil || !asked { // it is gone, or ends for another reason
 		return nil, nil
 	}
 	name := e.Stage.Spec.VolumeName
@@ -213,8 +213,8 @@ func nextEviction(e RestartView, was tarnv1.StageEviction, now time.Time) (*tarn
 		"volume %s was lost and is staged again, but this pod cannot be evicted yet: %s; eviction is retried; or delete the pod yourself", name, message), maxNote)}}
 }
 
-// answerOf gives the text of a refusal, with the reasons that the API server names beside
-// it: the name of the disruption budget is one of those.
+// answerOf returns the text of a rejection with the causes that the API server adds. One of
+// them is the name of the disruption budget.
 func answerOf(err error) string {
 	text := err.Error()
 	var status interface{ Status() metav1.Status }

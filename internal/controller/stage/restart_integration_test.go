@@ -20,7 +20,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// until waits for something that is right when it says nothing.
+// until waits until wrong returns an empty string.
 func (s *server) until(wrong func() string) {
 	s.t.Helper()
 	var last string
@@ -41,7 +41,7 @@ func (s *server) asAgent(stage *tarnv1.PavStage, change func(*tarnv1.PavStageNod
 	}))
 }
 
-// runs makes a pod on the node that runs well, and that somebody would make again.
+// runs creates a healthy pod on the node with a controller that would replace it.
 func (s *server) runs(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	s.t.Helper()
 	p := consumer("default", s.name, s.name)
@@ -57,7 +57,7 @@ func (s *server) runs(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// recovers has the provisioner say what is done about a loss.
+// recovers sets the provisioner's recovery.
 func (s *server) recovers(r tarnv1.StageRecovery) {
 	s.t.Helper()
 	p := &pavv1.PavProvisioner{}
@@ -66,8 +66,8 @@ func (s *server) recovers(r tarnv1.StageRecovery) {
 	s.must(s.client.Update(s.ctx, p))
 }
 
-// budget makes one that wants the pod to stay; counted says that its controller, which
-// there is none of here, has done its work.
+// budget creates a disruption budget that keeps the pod. counted means that its controller,
+// which does not run here, has done its work.
 func (s *server) budget(pod *corev1.Pod, counted bool) *policyv1.PodDisruptionBudget {
 	s.t.Helper()
 	least := intstr.FromInt32(1)
@@ -81,7 +81,7 @@ func (s *server) budget(pod *corev1.Pod, counted bool) *policyv1.PodDisruptionBu
 	return b
 }
 
-// evicted waits until a pod is gone, or goes.
+// evicted waits until a pod is gone or is being deleted.
 func (s *server) evicted(pod *corev1.Pod) {
 	s.t.Helper()
 	s.until(func() string {
@@ -94,7 +94,7 @@ func (s *server) evicted(pod *corev1.Pod) {
 	})
 }
 
-// refused waits until the stage says what keeps exactly these pods.
+// refused waits until the stage says what prevents the eviction of exactly these pods.
 func (s *server) refused(stage *tarnv1.PavStage, why map[string]string) {
 	s.t.Helper()
 	s.until(func() string {
@@ -166,7 +166,7 @@ func TestPodsThatABudgetKeepsAreEvictedWhenItLetsThemGo(t *testing.T) {
 	})
 	s.told(kept, ReasonNotRestarted, budget.Name)
 
-	// Another controller goes on where this one ended.
+	// Another controller continues where this one stopped.
 	stop()
 	defer s.run(s.config)()
 	s.must(s.client.Delete(s.ctx, budget))

@@ -18,12 +18,12 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// target is where the kubelet asks for the volume of a pod.
+// target is where the kubelet wants the volume of a pod.
 func target(pod types.UID) string {
 	return "/var/lib/kubelet/pods/" + string(pod) + "/volumes/kubernetes.io~csi/pv/mount"
 }
 
-// user is a pod that uses the volume, and that somebody would make again.
+// user is a pod that uses the volume, and that has a controller that would replace it.
 func user(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := consumer("app", "data", "n1")
 	p.Name, p.UID = name, types.UID("uid-of-"+name)
@@ -34,8 +34,8 @@ func user(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// eviction is one of that pod, refused so often, and due after a while; at once where it
-// was never refused.
+// eviction is an eviction of that pod that was rejected this often and is due after a while. It
+// is due at once if it was never rejected.
 func eviction(name string, refusals int32, message string, after time.Duration) tarnv1.StageEviction {
 	e := tarnv1.StageEviction{PodUID: types.UID("uid-of-" + name), Namespace: "app", Name: name, Refusals: refusals, Message: message}
 	if refusals > 0 {
@@ -44,8 +44,8 @@ func eviction(name string, refusals int32, message string, after time.Duration) 
 	return e
 }
 
-// regained is a stage whose volume was lost and is there again, with evictions that are
-// not done; its targets are those of the pods a, b and c.
+// regained is a stage whose volume was lost and is available again, with evictions that are not
+// done. Its targets are those of the pods a, b and c.
 func regained(evictions ...tarnv1.StageEviction) *tarnv1.PavStage {
 	s := lost(aStage(used(tarnv1.StagePodRunning, recovery(tarnv1.RecoveryRestartConsumers))))
 	s.Status.Node.Phase, s.Status.Node.Loss.ReboundTime = tarnv1.StageStaged, &metav1.Time{Time: noon}
@@ -54,7 +54,7 @@ func regained(evictions ...tarnv1.StageEviction) *tarnv1.PavStage {
 	return s
 }
 
-// forbids is what the API server answers where a disruption budget does.
+// forbids is the API server's answer if a disruption budget forbids an eviction.
 func forbids(budget string) error {
 	err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Message: "The disruption budget " + budget + " needs 1 healthy pods and has 1 currently"}}
@@ -107,9 +107,9 @@ func TestWhoIsEvictedAfterALoss(t *testing.T) {
 func TestWhatBecomesOfAnEviction(t *testing.T) {
 	for name, c := range map[string]struct {
 		was    tarnv1.StageEviction
-		pod    *corev1.Pod // nil: it is not looked for, or gone
+		pod    *corev1.Pod // nil: not read, or gone
 		answer error
-		want   *tarnv1.StageEviction // nil: it is done
+		want   *tarnv1.StageEviction // nil: done
 		// tells is "Reason note" of the Event.
 		tells string
 	}{
@@ -191,8 +191,8 @@ func untoldOfRebound(s *tarnv1.PavStage) *tarnv1.PavStage {
 	return s
 }
 
-// budgets has the world's API server refuse the evictions that forbid names, and delete
-// the other pods that are evicted.
+// budgets makes the world's API server reject the evictions that forbid names, and delete the
+// other evicted pods.
 func (w *world) budgets(forbid func(pod string) error) {
 	w.r.client = interceptor.NewClient(w.r.client.(client.WithWatch), interceptor.Funcs{
 		SubResourceCreate: func(ctx context.Context, _ client.Client, sub string, o, _ client.Object, _ ...client.SubResourceCreateOption) error {
@@ -222,7 +222,7 @@ func TestOnePodThatMayNotBeEvictedKeepsNothingElse(t *testing.T) {
 	})
 	left := func() []tarnv1.StageEviction { return w.stage().Status.Pod.Evictions }
 
-	w.look() // tells, and evicts
+	w.look() // tells the pods and evicts them
 	if got := left(); len(got) != 1 || got[0].Name != "a" || got[0].Message != answer {
 		t.Fatalf("after the first look these are to be evicted: %+v; want a, and why not", got)
 	}
@@ -235,7 +235,7 @@ func TestOnePodThatMayNotBeEvictedKeepsNothingElse(t *testing.T) {
 		t.Errorf("%d evictions were asked for, want 3", n)
 	}
 
-	// What is not due is not tried, and the staging pod is followed all the same.
+	// An eviction that is not due is not tried, and the staging pod is still followed.
 	staged := &corev1.Pod{}
 	w.must(w.store.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: staging}, staged))
 	staged.Status.Phase = corev1.PodFailed
@@ -247,7 +247,7 @@ func TestOnePodThatMayNotBeEvictedKeepsNothingElse(t *testing.T) {
 		t.Errorf("the staging pod has failed and is said to be %s, %d evictions were asked for; want Failed, and 3", got, len(asked))
 	}
 
-	// It remembers nothing but what the stage says, and tells nothing twice.
+	// A new controller knows only what the stage says, and reports nothing twice.
 	w.clock.SetTime(at.Add(time.Minute))
 	w.look()
 	if got := left(); len(got) != 1 || got[0].Refusals != 2 {

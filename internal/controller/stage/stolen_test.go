@@ -13,7 +13,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// A stolen node may make stages of its own node and never end them.
+// An attacker who controls a node can create stages of that node and never end them.
 func TestAStageThatFitsNothingIsDroppedThoughItsNodeHoldsIt(t *testing.T) {
 	for name, forge := range map[string]func(*tarnv1.PavStage){
 		"no name of a stage":       func(s *tarnv1.PavStage) { s.Name = "squatter" },

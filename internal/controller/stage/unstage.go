@@ -28,8 +28,7 @@ func dueUnstaging(v View, status tarnv1.PavStagePodStatus, now time.Time) (tarnv
 	return tarnv1.StepUnstaging, status.UnstageAttempts + 1
 }
 
-// planStop removes the staging pod. A pod of its name that is not ours is left
-// alone.
+// planStop removes the staging pod. It leaves a foreign pod of that name alone.
 func planStop(v View) Plan {
 	var actions []Action
 	if v.Leftover != nil && v.Leftover.DeletionTimestamp == nil {
@@ -40,7 +39,7 @@ func planStop(v View) Plan {
 	}
 	status := v.Stage.Status.Pod
 	if unanswered(v.Stage) && !status.Staged {
-		// There may be no node agent to let it go, and nothing for it to do.
+		// Perhaps no node agent runs to remove its finalizer, and it has nothing to do here.
 		return Plan{Actions: append(actions, LetGo{[]string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode}})}
 	}
 	return Plan{Actions: append(actions, write(v, tarnv1.PavStagePodStatus{
@@ -48,9 +47,9 @@ func planStop(v View) Plan {
 	})...)}
 }
 
-// planUnstage runs the unstaging pod once the node has unmounted, and again, with a
-// growing pause, until it succeeds. A failed pod is kept for reading until its
-// successor is due, and is gone before that starts.
+// planUnstage runs the unstaging pod once the node has unmounted, and retries with growing
+// pauses until it succeeds. A failed pod stays readable until its successor is due, and is gone
+// before that starts.
 func planUnstage(v View, now time.Time) Plan {
 	status := v.Stage.Status.Pod
 	switch {
@@ -59,8 +58,8 @@ func planUnstage(v View, now time.Time) Plan {
 	case v.Node == nil, v.Dropped:
 		return finish(v, "")
 	case v.Refused != nil && v.Refused.Reason == steppod.ReasonNamespaceGone:
-		// The namespace cannot end while this stage keeps its consumer's pod, and no pod
-		// can be made in a namespace that ends: waiting would be for ever.
+		// The namespace cannot end while this stage keeps its consumer's pod, and a namespace
+		// that is ending accepts no new pod. Waiting would last for ever.
 		return finish(v, v.Refused.Message+": the volume is not unstaged")
 	case v.Refused != nil:
 		return retryUnstaging(v, status.UnstageAttempts, v.Refused.Message, now)
@@ -77,9 +76,9 @@ func planUnstage(v View, now time.Time) Plan {
 	case status.NextAttemptTime != nil && now.Before(status.NextAttemptTime.Time):
 		return Plan{LookAt: status.NextAttemptTime.Time}
 	case v.Missing != "":
-		// All three are named with a uid, so what is gone never comes back, and
-		// without it no template can be evaluated, today or later. Waiting would keep
-		// the node's folder and the consumer's pod forever, so it is said and left.
+		// All three are named with a UID, so a missing one never comes back. Without it no
+		// template can be evaluated. Waiting would keep the node's directory and the consumer's
+		// pod for ever, so the controller reports this and gives up.
 		return finish(v, v.Missing+": its unstaging template cannot be evaluated, so it was not unstaged")
 	}
 	_, attempt := dueUnstaging(v, status, now)
@@ -108,34 +107,33 @@ func waitForRetry(v View, status tarnv1.PavStagePodStatus, now time.Time) Plan {
 	case ours(v):
 		return Plan{Actions: discard(v)}
 	}
-	// A pod that is not ours bears the name of the failed attempt; the next one has
-	// another, and without a name the stage's next look finds no pod in its way.
+	// A foreign pod has the name of the failed attempt. The next attempt has another name.
+	// Without a name in the status, the next reconcile finds no pod in its way.
 	status.Name, status.UID = "", ""
 	return Plan{Actions: write(v, status)}
 }
 
-// untold says whether the failure of an unstaging pod has still to be told. That is done
-// once, as soon as the node agent has handed on what the pod has said, and no later than
-// the pod goes: an agent that is down tells nothing. Until it is done the status has the
-// uid of the pod, by which the agent knows whose word is waited for.
+// untold reports whether the failure of an unstaging pod must still be reported. It is reported
+// once, when the node agent has added the pod's own message. An agent that is down adds
+// nothing, so removing the pod is the latest moment. Until then the status keeps the UID of the
+// pod. By that UID the agent knows which pod's message is awaited.
 func untold(status tarnv1.PavStagePodStatus) bool {
 	return status.NextAttemptTime != nil && status.UID != ""
 }
 
-// tellFailure tells that an unstaging pod has failed, with what it has said before what
-// was seen of it.
+// tellFailure reports that an unstaging pod has failed. The pod's own message comes before what
+// the controller observed.
 func tellFailure(v View) Plan {
 	status := v.Stage.Status.Pod
 	if text := saidBy(v); text != "" && !strings.HasPrefix(status.Message, text+" (") && !strings.HasSuffix(status.Message, ": "+text) {
 		status.Message = kube.Cut(text+" ("+status.Message+")", maxMessage)
 	}
 	status.UID = ""
-	// The write brings the stage back.
+	// The write triggers the next reconcile.
 	return Plan{Actions: append(write(v, status), Post{ReasonUnstagingFailed, kube.Cut(status.Message, maxNote)})}
 }
 
-// saidBy gives what the failed pod has said itself, empty as long as the node agent has
-// handed on nothing.
+// saidBy returns the failed pod's own message; empty until the node agent has added it.
 func saidBy(v View) string {
 	if v.Pod != nil && !ours(v) {
 		return ""
@@ -175,8 +173,8 @@ func retryUnstaging(v View, attempt int32, message string, now time.Time) Plan {
 	}
 }
 
-// finish ends unstaging; skipped says why it was not done, empty if it was or was
-// not needed. Success is on record before the pod that had it is removed.
+// finish ends unstaging. skipped says why no pod ran; empty if one succeeded or none was
+// needed. The success is recorded before its pod is removed.
 func finish(v View, skipped string) Plan {
 	status := v.Stage.Status.Pod
 	status.Phase, status.Message, status.NextAttemptTime = tarnv1.StagePodUnstaged, skipped, nil
@@ -187,12 +185,12 @@ func finish(v View, skipped string) Plan {
 	return Plan{Actions: append(actions, planRelease(v).Actions...)}
 }
 
-// dropAfter is how long the node agent has to end a stage for which no pod was sent.
+// dropAfter is the deadline for the node agent to end a stage for which no pod was sent.
 const dropAfter = time.Minute
 
 func dropAt(stage *tarnv1.PavStage) time.Time { return stage.CreationTimestamp.Add(dropAfter) }
 
-// lookDrop is when a Void stage is dropped; zero for others.
+// lookDrop is when a Void stage is dropped; zero for other stages.
 func lookDrop(stage *tarnv1.PavStage, now time.Time) time.Time {
 	if stage == nil || !stage.Void() || !now.Before(dropAt(stage)) {
 		return time.Time{}
@@ -200,8 +198,8 @@ func lookDrop(stage *tarnv1.PavStage, now time.Time) time.Time {
 	return dropAt(stage)
 }
 
-// planRelease removes the last pod and, when that is gone, the finalizer: that of
-// the node agent too where its node is gone, or the stage dropped, because it will not.
+// planRelease removes the last pod, then the controller's finalizer. It also removes the node
+// agent's finalizer if the node is gone or the stage was dropped, because the agent will not.
 func planRelease(v View) Plan {
 	if ours(v) {
 		return Plan{Actions: discard(v)}

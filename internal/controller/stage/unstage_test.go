@@ -10,7 +10,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// telling has the node agent say what the pod of an attempt has left in /pav/error.
+// telling makes the node agent report what the pod of an attempt has left in /pav/error.
 func telling(stage *tarnv1.PavStage, attempt int32, text string) *tarnv1.PavStage {
 	stage.Status.Node.Message = volume.UnstagingWord(inUnstaging(attempt), text)
 	return stage

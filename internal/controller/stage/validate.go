@@ -13,18 +13,18 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// A volume that was made for a claim was validated before it was made. One that was
-// written by hand is validated as it is staged: its fields, then, where the section has
-// one, by a pod, and nothing is staged before that has ended well.
+// A volume made for a claim was validated before it was made. A volume written by hand is
+// validated when it is staged. First its fields are checked, then a validation pod runs if the
+// section has one. Staging begins only after that pod has succeeded.
 
-// validated says whether the validation pod has ended well.
+// validated reports whether the validation pod has succeeded.
 func validated(v View, now time.Time) bool {
 	return situationOf(v.Stage) == validate && v.Pod != nil && steppod.Observe(v.Pod, v.Stage.UID, now).State == steppod.PodSucceeded
 }
 
-// startValidation writes the intent, as startStaging does, then creates the pod. That
-// no staging pod was sent stays to be seen: nothing is to be unstaged. The pod's uid is
-// not written, by which the node agent would take it for the staging pod.
+// startValidation writes the intent, as startStaging does, then creates the pod. The status
+// still shows that no staging pod was sent, so nothing has to be unstaged. The pod's UID is not
+// written, because the node agent would take the pod for the staging pod.
 func startValidation(v View) Plan {
 	pod := v.Validation.Pod
 	return Plan{Actions: []Action{
@@ -33,8 +33,8 @@ func startValidation(v View) Plan {
 	}}
 }
 
-// planValidate follows the validation pod, and starts the staging pod when that has
-// ended well. One that vanished is begun again, with whatever the provisioner says now.
+// planValidate follows the validation pod, and starts the staging pod once that has succeeded.
+// A pod that vanished is replaced, as the provisioner now describes it.
 func planValidate(v View, now time.Time) Plan {
 	switch {
 	case v.Refused != nil:
@@ -43,7 +43,7 @@ func planValidate(v View, now time.Time) Plan {
 		return planBegin(v, now)
 	}
 	status := v.Stage.Status.Pod
-	o := observe(v, now).After(status.Message) // written of this pod alone
+	o := observe(v, now).After(status.Message) // the message is about this pod alone
 	switch o.State {
 	case steppod.PodForeign:
 		return failStaging(v, o.Message)
@@ -60,8 +60,8 @@ func planValidate(v View, now time.Time) Plan {
 	return Plan{Actions: writeWait(v, status, o), LookAt: o.CheckAt}
 }
 
-// giveWay ends a stage that has staged nothing because that of another volume has the
-// same handle.
+// giveWay ends a stage that has staged nothing, because a stage of another volume has the same
+// handle.
 func giveWay(v View, message string) Plan {
 	v.Stage = v.Stage.DeepCopy()
 	v.Stage.Status.Pod.Staged = false
@@ -72,7 +72,7 @@ func giveWay(v View, message string) Plan {
 	return p
 }
 
-// leftover gives the validation pod that a crash has left beside the staging pod.
+// leftover returns the validation pod that a crash has left beside the staging pod.
 func (r *Reconciler) leftover(ctx context.Context, stage *tarnv1.PavStage) (*corev1.Pod, error) {
 	pods := &corev1.PodList{}
 	labels := client.MatchingLabels{tarnv1.LabelStage: string(stage.UID), tarnv1.LabelStep: string(tarnv1.StepValidation)}

@@ -107,12 +107,12 @@ func TestPlanOfAVolumeWrittenByHand(t *testing.T) {
 	}
 }
 
-// Of two stages whose volumes have the same handle, both of which were written down
-// before either looked, one at least hears of the other.
+// Two stages whose volumes have the same handle were both recorded before either checked. At
+// least one of them notices the other.
 func TestTwoStagesOfAHandleThatBeginAtOnceDoNotBothStart(t *testing.T) {
 	w := newWorld(t, subjects()...)
 	w.fail = func(n int, made bool) error {
-		if n == 1 && made { // the first write of ours is the intent
+		if n == 1 && made { // the controller's first write is the intent
 			w.rival(tarnv1.StagePodStarting)
 		}
 		return nil
@@ -134,7 +134,7 @@ func TestAVolumeOnItsWayOutIsStagedForNobody(t *testing.T) {
 	} {
 		t.Run(string(c.phase), func(t *testing.T) {
 			w := newWorld(t, subjects()...)
-			unknowing := w.snapshot() // the cache has not heard of the record
+			unknowing := w.snapshot() // the cache does not have the record yet
 			w.r.client = &cached{Client: w.r.client, snapshot: unknowing}
 			record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Status: tarnv1.PavVolumeStatus{Phase: c.phase}}
 			w.must(w.store.Create(context.Background(), record))
@@ -153,7 +153,7 @@ func TestALookAtAStagingPodThatRunsAsksTheAPIServerNothing(t *testing.T) {
 	w.end = func(*corev1.Pod) corev1.PodPhase { return corev1.PodRunning }
 	for range 3 {
 		w.look()
-		w.clock.SetTime(noon) // its time until the volume is there does not pass
+		w.clock.SetTime(noon) // the deadline of its staging does not come closer
 		w.kubelet()
 	}
 	w.r.live = brokenReader{}
@@ -188,8 +188,8 @@ func TestTheValidationPodOfACrashIsFoundByItsLabels(t *testing.T) {
 	}
 }
 
-// Whatever a volume says of itself, it was made for a claim where its record is there, or
-// was when tarn uninstall let it go.
+// Whatever a volume says of itself, it was made for a claim only if its record exists, or
+// existed until tarn uninstall removed its finalizer.
 func TestOnlyAVolumeOfARecordWasMadeForAClaim(t *testing.T) {
 	const records, keeps, provisioned = tarnv1.AnnotationRecord, tarnv1.AnnotationKept, "pv.kubernetes.io/provisioned-by"
 	for _, c := range []struct {
@@ -231,7 +231,8 @@ func TestOnlyAVolumeOfARecordWasMadeForAClaim(t *testing.T) {
 	}
 }
 
-// The way of a volume that was restored from a backup, where it may be staged.
+// A volume that was restored from a backup is validated before it is staged, if it may be
+// staged.
 func TestARestoredVolumeIsValidated(t *testing.T) {
 	objects := subjects()
 	for _, o := range objects {

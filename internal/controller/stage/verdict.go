@@ -21,8 +21,8 @@ const (
 	unknown = "unknown"
 )
 
-// verdict says whether a new stage may begin: usable, unknown where nobody has
-// judged the provisioner yet, else why not and what to do.
+// verdict says whether a new stage may begin: usable, unknown if the provisioner was not judged
+// yet, or else the cause and the remedy.
 func verdict(v View) string {
 	if v.Missing != "" {
 		return v.Missing + "; a volume can be staged only while its PavProvisioner, PersistentVolume and claim exist"
@@ -43,9 +43,9 @@ func verdict(v View) string {
 	return usable
 }
 
-// made says whether a volume was made for a claim rather than written by an administrator.
-// That it says so is not enough: one that was restored from a backup, or copied, says so
-// too. Its record does, or that tarn uninstall has let that go.
+// made reports whether a volume was made for a claim rather than written by an administrator.
+// The volume's own annotations do not prove that, because a restored or copied volume has them
+// too. Its record proves it, or the mark that tarn uninstall leaves when it removes the record.
 func (r *Reconciler) made(ctx context.Context, vol *corev1.PersistentVolume) (bool, error) {
 	uid := types.UID(vol.Annotations[tarnv1.AnnotationRecord])
 	switch {
@@ -58,8 +58,8 @@ func (r *Reconciler) made(ctx context.Context, vol *corev1.PersistentVolume) (bo
 	return record != nil, err
 }
 
-// notStatic says why a volume that was not made for a claim is not staged, as its
-// provisioner is for those alone.
+// notStatic says why a volume that was not made for a claim is not staged: its provisioner
+// serves only volumes made for claims.
 func notStatic(v View) string {
 	of := "was written by hand"
 	if v.Volume.Annotations[tarnv1.AnnotationRecord] != "" {

@@ -10,7 +10,8 @@ import (
 	"tarn.dev/tarn/internal/steppod/steppodtest"
 )
 
-// Each pod that a stage has, seen while its image cannot be had, then ended at its deadline.
+// Each kind of pod of a stage is seen while its image cannot be pulled, and then fails at its
+// deadline.
 func TestAPodOfAStageThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T) {
 	ofVolume := func(stage *tarnv1.PavStage) func(*corev1.Pod) (message string) {
 		return func(change *corev1.Pod) string {

@@ -36,8 +36,8 @@ var errKilled = errors.New("killed")
 // kubeletHolds keeps a deleted pod until the world's kubelet has stopped it.
 const kubeletHolds = "test/kubelet"
 
-// world is an API server, the controller, and what the kubelet and the node agent
-// would do. The controller's writes can be made to fail.
+// world is an API server, the controller, and stand-ins for the kubelet and the node agent. The
+// controller's writes can be made to fail.
 type world struct {
 	t      *testing.T
 	store  client.WithWatch
@@ -45,18 +45,18 @@ type world struct {
 	clock  *testclock.FakePassiveClock
 	events *events.FakeRecorder
 
-	// fail is asked before each write of the controller and after it, with the
-	// number of the write, from 1; an error from before keeps it from being made.
+	// fail is called before and after each write of the controller with the number of the
+	// write, from 1. An error before the write prevents it.
 	fail   func(n int, made bool) error
 	writes int
-	// behind makes the controller's cache show what stood a round ago.
+	// behind makes the controller's cache a round old.
 	behind bool
 
-	// end gives what a pod's containers come to; they run until it gives a phase.
+	// end returns the phase in which a pod's containers end; they run until it returns one.
 	end func(*corev1.Pod) corev1.PodPhase
-	// refuse says whether the API server refuses a pod.
+	// refuse reports whether the API server rejects a pod.
 	refuse func(*corev1.Pod) bool
-	// during is called in each round, between kubelet and node agent.
+	// during runs in each round, between kubelet and node agent.
 	during func()
 
 	// made are the names of the pods that were created.
@@ -79,16 +79,15 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	return w
 }
 
-// kinds is a scheme of the kinds at hand: the fake client walks all of it at each
-// write.
+// kinds is a scheme of the needed kinds only: the fake client walks all of it at each write.
 var kinds = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(errors.Join(corev1.AddToScheme(s), policyv1.AddToScheme(s), tarnv1.AddToScheme(s), pavv1.AddToScheme(s)))
 	return s
 })
 
-// deduced tells the owners of fields without the schemas of all that Kubernetes has,
-// which the fake client would read for each world.
+// deduced tells the owners of fields without the schemas of all Kubernetes kinds, which the
+// fake client would read for each world.
 var deduced = sync.OnceValue(managedfields.NewDeducedTypeConverter)
 
 func (w *world) build(objects ...client.Object) client.WithWatch {
@@ -173,7 +172,7 @@ func (w *world) stage() *tarnv1.PavStage {
 	return s
 }
 
-// pods are the controller's.
+// pods are the controller's pods.
 func (w *world) pods() []corev1.Pod {
 	w.t.Helper()
 	var pods corev1.PodList
@@ -181,7 +180,7 @@ func (w *world) pods() []corev1.Pod {
 	return pods.Items
 }
 
-// snapshot is a cache that shows what stands now, and will not learn more.
+// snapshot is a cache that shows the present state and is never updated.
 func (w *world) snapshot() client.Reader {
 	var objects []client.Object
 	for _, list := range []client.ObjectList{
@@ -236,7 +235,7 @@ func (c *cached) Get(ctx context.Context, key client.ObjectKey, into client.Obje
 	return c.snapshot.Get(ctx, key, into, opts...)
 }
 
-// look reconciles once and moves the clock to the next look it asks for.
+// look reconciles once and moves the clock to the time that the controller asks for.
 func (w *world) look() {
 	w.t.Helper()
 	result, err := w.r.Reconcile(context.Background(), reconcile.Request{NamespacedName: client.ObjectKey{Name: stageName}})
@@ -246,7 +245,7 @@ func (w *world) look() {
 	w.clock.SetTime(w.clock.Now().Add(result.RequeueAfter))
 }
 
-// live lets the world run until the stage is gone, and its pods with it.
+// live runs the world until the stage and its pods are gone.
 func (w *world) live() {
 	w.t.Helper()
 	failing := w.r.client
@@ -255,7 +254,7 @@ func (w *world) live() {
 			seen := w.snapshot()
 			w.r.client = &cached{Client: failing, snapshot: seen}
 			at := w.clock.Now()
-			w.look() // now the cache is a write behind, and no time has passed
+			w.look() // now the cache is a write behind, at the same time
 			w.clock.SetTime(at)
 		}
 		w.look()
@@ -302,8 +301,8 @@ func (w *world) agent() {
 	}
 }
 
-// agent is the node agent's side of the protocol, one step at a call; its consumer
-// leaves as soon as the volume is staged. It is not there where its node is not.
+// agent is the node agent's side of the protocol, one step a call. Its consumer leaves as soon
+// as the volume is staged. There is no agent if its node is gone.
 func agent(ctx context.Context, c client.Client, stage *tarnv1.PavStage) error {
 	if err := c.Get(ctx, client.ObjectKey{Name: stage.Spec.NodeName}, &corev1.Node{}); err != nil {
 		return client.IgnoreNotFound(err)
@@ -332,8 +331,8 @@ func agent(ctx context.Context, c client.Client, stage *tarnv1.PavStage) error {
 	return nil
 }
 
-// subjects are the objects a stage is about: an accepted provisioner with both
-// sections, a bound volume, its claim and its node.
+// subjects are the objects that a stage refers to: an accepted provisioner with both sections,
+// a bound volume, its claim and its node.
 func subjects() []client.Object {
 	p := provisioner(metav1.ConditionTrue)
 	p.Spec = pavv1.PavProvisionerSpec{

@@ -10,20 +10,20 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Plan is what to do, in this order. What one action comes to does not matter to the
-// others, but for those that are Together.
+// Plan is what to do, in this order. A failed action does not stop the next ones, except within
+// Together.
 type Plan struct {
 	Actions []Action
-	// Again is when to look again though no event tells; zero means not at all.
+	// Again is when to reconcile if no event arrives; zero means never.
 	Again time.Time
 }
 
-// Action is one write. It is one of the types below, each of which may be done twice
-// without harm.
+// Action is one write. It is one of the types below, each of which may be repeated without
+// harm.
 type Action interface{ action() }
 
 type (
-	// Hold puts the pool's finalizer on the set, LetGo takes it off.
+	// Hold adds the pool's finalizer to the set, LetGo removes it.
 	Hold  struct{}
 	LetGo struct{}
 	// MakeClass creates the filler class, DropClass deletes it.
@@ -36,28 +36,29 @@ type (
 	// StartPod creates a filler pod, StopPod deletes one.
 	StartPod struct{ Pod *corev1.Pod }
 	StopPod  struct{ Pod *corev1.Pod }
-	// Change writes a volume that must be as it was when it was read.
+	// Change writes a volume, if it is unchanged since it was read.
 	Change struct {
 		From, To *corev1.PersistentVolume
-		// Grave says that it cannot be taken back.
+		// Grave means that the change cannot be undone.
 		Grave bool
 	}
-	// Remove deletes the object of a volume that must be as it was when it was read.
+	// Remove deletes the object of a volume, if it is unchanged since it was read.
 	Remove struct{ Volume *corev1.PersistentVolume }
 	// WriteStatus writes the set's status.
 	WriteStatus struct {
 		Status tarnv1.PersistentVolumeSetStatus
 	}
-	// Follow writes the set's minimumReplicas, as its scaler has them.
+	// Follow writes the minimumReplicas that the scaler requests to the set.
 	Follow struct{ Minimum int32 }
 	// WriteScaler writes the status of a scaler.
 	WriteScaler struct {
 		Scaler *tarnv1.PersistentVolumeSetScaler
 		Status tarnv1.PersistentVolumeSetScalerStatus
 	}
-	// Post posts an Event about the set.
+	// Post emits an Event about the set.
 	Post struct{ Type, Reason, Note string }
-	// Together is done up to the first action that fails: each rests on the one before.
+	// Together is done up to the first action that fails, because each depends on the one
+	// before.
 	Together []Action
 )
 
@@ -77,8 +78,8 @@ func (WriteScaler) action() {}
 func (Post) action()        {}
 func (Together) action()    {}
 
-// grave says that a plan must rest on what the API server has: a cache that is behind
-// would make a volume too many, or destroy one that is not what it was.
+// grave reports whether a plan must rest on the API server's state. With a stale cache it could
+// order one volume too many, or destroy a volume that has changed since.
 func (p Plan) grave() bool {
 	return slices.ContainsFunc(p.all(), func(a Action) bool {
 		switch a := a.(type) {
@@ -91,7 +92,7 @@ func (p Plan) grave() bool {
 	})
 }
 
-// all gives the single actions of a plan.
+// all returns the single actions of a plan.
 func (p Plan) all() []Action {
 	var all []Action
 	for _, a := range p.Actions {

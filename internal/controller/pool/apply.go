@@ -14,7 +14,7 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// eventAction is what Events say was being done.
+// eventAction is the action that Events name.
 const eventAction = "Pool"
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=create;delete,namespace=tarn-system
@@ -25,10 +25,10 @@ const eventAction = "Pool"
 // +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets/status;persistentvolumesetscalers/status,verbs=patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// apply does what a plan says, and goes on where a write fails: a filler that is
-// refused must not keep volumes that are there half-way. It gives the errors of all.
-// The view's set follows what is written, so that the next write is checked against
-// that, and the view has the first refusal of a filler.
+// apply carries out a plan and returns all errors joined. A failed write does not stop it: a
+// rejected filler must not delay volumes on their way into the pool. After each write apply
+// updates the view's set, so that the next write is checked against that version. It also notes
+// the first rejection of a filler in the view.
 func (r *reconciler) apply(ctx context.Context, v *View, actions []Action) error {
 	var failed []error
 	for _, a := range actions {
@@ -86,8 +86,8 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 	return fmt.Errorf("pool: unknown action %T", a)
 }
 
-// doing is what an Event says was being done. Those that differ in their note alone are
-// merged under the first one: each that names what is kept has its own.
+// doing is the action that an Event names. Kubernetes merges Events that differ only in their
+// note, so each Event that names what is kept has its own action.
 func doing(p Post) string {
 	if p.Reason == eventKept {
 		return fmt.Sprintf("%s%08x", eventAction, crc32.ChecksumIEEE([]byte(p.Note)))
@@ -95,8 +95,8 @@ func doing(p Post) string {
 	return eventAction
 }
 
-// fill makes an object of which a volume comes. One of the name that is there already
-// is one the cache had not shown, and its event brings the set back.
+// fill creates a filler object. If the name exists already, the cache was stale, and the
+// object's event triggers the next reconcile of the set.
 func (r *reconciler) fill(ctx context.Context, v *View, o client.Object) error {
 	err := r.client.Create(ctx, o)
 	if err == nil || apierrors.IsAlreadyExists(err) {
@@ -116,7 +116,8 @@ func (r *reconciler) delete(ctx context.Context, o client.Object, only client.Pr
 	return nil
 }
 
-// change writes a volume; the binder, or whoever has drawn it meanwhile, wins.
+// change writes a volume. If the binder or another writer has changed it meanwhile, the write
+// fails.
 func (r *reconciler) change(ctx context.Context, a Change) error {
 	err := r.client.Patch(ctx, a.To.DeepCopy(), client.MergeFromWithOptions(a.From, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
@@ -153,8 +154,8 @@ func (r *reconciler) writeScaler(ctx context.Context, a WriteScaler) error {
 	return nil
 }
 
-// refusal gives the words of the API server where it did not take a filler: a quota,
-// a policy or a field stands in the way, which repeating alone does not change.
+// refusal returns the message of the API server if it rejected a filler because of a quota, a
+// policy or a field. A retry alone does not change that.
 func refusal(err error) string {
 	if kube.IsRefusal(err) {
 		return err.Error()

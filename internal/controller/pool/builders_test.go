@@ -24,7 +24,7 @@ const (
 
 var testTime = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// set builds a set that holds its finalizer.
+// set builds a set that has its finalizer.
 func set(minimum, maximum int32, changes ...testkit.With[*tarnv1.PersistentVolumeSet]) *tarnv1.PersistentVolumeSet {
 	s := &tarnv1.PersistentVolumeSet{
 		ObjectMeta: metav1.ObjectMeta{Name: testSet, UID: "set-uid", Finalizers: []string{tarnv1.FinalizerPool}, Generation: 1},
@@ -49,7 +49,7 @@ func storage(size string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
 }
 
-// volumeOf builds a volume of the set's current template, a spare that nobody has drawn.
+// volumeOf builds a volume of the set's current template: a spare that no claim has drawn.
 func volumeOf(s *tarnv1.PersistentVolumeSet, name string, changes ...testkit.With[*corev1.PersistentVolume]) *corev1.PersistentVolume {
 	vol := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
@@ -85,19 +85,19 @@ func retained(vol *corev1.PersistentVolume) {
 	vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 }
 
-// ofSet gives a volume another set.
+// ofSet makes a volume belong to another set.
 func ofSet(uid string) testkit.With[*corev1.PersistentVolume] {
 	return func(vol *corev1.PersistentVolume) { vol.Annotations[tarnv1.AnnotationPoolUID] = uid }
 }
 
-// made says when a volume was made.
+// made sets the creation time of a volume.
 func made(at time.Time) testkit.With[*corev1.PersistentVolume] {
 	return func(vol *corev1.PersistentVolume) { vol.CreationTimestamp = metav1.NewTime(at) }
 }
 
 func byHand(vol *corev1.PersistentVolume) { vol.Annotations = nil }
 
-// boundTo gives a volume to a claim of a uid.
+// boundTo binds a volume to a claim with this UID.
 func boundTo(uid types.UID) testkit.With[*corev1.PersistentVolume] {
 	return func(vol *corev1.PersistentVolume) {
 		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "tenant", Name: "data", UID: uid}
@@ -109,7 +109,7 @@ func in(phase corev1.PersistentVolumePhase) testkit.With[*corev1.PersistentVolum
 	return func(vol *corev1.PersistentVolume) { vol.Status.Phase = phase }
 }
 
-// fillerOf gives a volume the filler claim of a slot and marks it.
+// fillerOf binds a volume to the filler claim of a slot and marks it.
 func fillerOf(slot int) testkit.With[*corev1.PersistentVolume] {
 	return func(vol *corev1.PersistentVolume) {
 		uid := fmt.Sprintf("filler-%d", slot)
@@ -122,7 +122,7 @@ func fillerOf(slot int) testkit.With[*corev1.PersistentVolume] {
 	}
 }
 
-// unmarked takes the mark off again: the volume is as its provisioner has made it.
+// unmarked removes the mark: the volume is as its provisioner has made it.
 func unmarked(vol *corev1.PersistentVolume) {
 	vol.Labels = nil
 	vol.Annotations = map[string]string{volume.AnnProvisionedBy: testClass}
@@ -130,7 +130,7 @@ func unmarked(vol *corev1.PersistentVolume) {
 	vol.Spec.StorageClassName = "tarn-pool-" + testSet
 }
 
-// filler builds the filler claim of a slot, bound to a volume; "" for none.
+// filler builds the filler claim of a slot, bound to a volume; "" means unbound.
 func filler(s *tarnv1.PersistentVolumeSet, slot int, volumeName string, changes ...testkit.With[*corev1.PersistentVolumeClaim]) corev1.PersistentVolumeClaim {
 	claim := fillerClaim(&View{Set: s, Namespace: testNamespace}, slot, "")
 	claim.UID, claim.Status.Phase = types.UID(fmt.Sprintf("filler-%d", slot)), corev1.ClaimPending
@@ -143,7 +143,7 @@ func filler(s *tarnv1.PersistentVolumeSet, slot int, volumeName string, changes 
 	return *claim
 }
 
-// view builds the View of a set whose class is there and binds immediately.
+// view builds the View of a set whose class exists and binds immediately.
 func view(s *tarnv1.PersistentVolumeSet, volumes ...*corev1.PersistentVolume) *View {
 	class := testkit.Class(testClass)
 	v := &View{

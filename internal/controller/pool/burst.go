@@ -6,16 +6,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A pool is there for those who draw many at once, and what makes a new spare takes the API
-// server from them: so while many were drawn within burstTime, and spares are left, none is
-// ordered. burstSize is more than a pool could order in that time, orderedAtOnce each
-// gatherTime: one that fills as fast as it is drawn from does not wait.
+// A pool serves bursts of claims, and creating new spares takes API server capacity from them.
+// So while a burst lasts and spares are left, the pool orders none. A burst is burstSize
+// volumes drawn within burstTime. burstSize is more than a pool could order in that time, with
+// orderedAtOnce each gatherTime. A pool that is refilled as fast as it is drawn from therefore
+// does not wait.
 const (
 	burstSize = 32
 	burstTime = 2 * time.Second
 )
 
-// burstEnds is when new spares may be ordered again, zero where they may now. It goes by
+// burstEnds is when new spares may be ordered again; zero if they may be ordered now. It uses
 // the times at which volumes became Bound, which the API server writes in whole seconds.
 func burstEnds(v *View, n counts, now time.Time) time.Time {
 	if n.spares == 0 || n.spares+n.creating >= v.Set.Spec.MinimumReplicas {

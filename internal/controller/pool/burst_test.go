@@ -14,7 +14,8 @@ import (
 
 func TestABurstOfClaimsGoesBeforeNewSpares(t *testing.T) {
 	s := set(16, 100)
-	// drew builds a pool of so many spares, from which so many were drawn at a time.
+	// drew builds a pool with this many spares, from which this many volumes were drawn at a
+	// time.
 	drew := func(spares, drawn int, at time.Time, changes ...testkit.With[*corev1.PersistentVolume]) *View {
 		var all []*corev1.PersistentVolume
 		for i := range spares {

@@ -22,24 +22,24 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// DefaultPauseImage is the image of filler pods where none is given. They need not
-// start, so it does no harm where it cannot be pulled.
+// DefaultPauseImage is the default image of filler pods. A filler pod need not start, so an
+// image that cannot be pulled does no harm.
 const DefaultPauseImage = "registry.k8s.io/pause:3.10"
 
-// gatherTime is how long events that concern a pool are gathered before it is looked at.
-// A look reads all of the pool from the API server, and a pool that is drawn from and
-// filled tells of a hundred changes a second: those who draw would wait for the looks.
+// gatherTime is how long the controller collects events of a pool before it reconciles the
+// pool. Each reconcile reads the whole pool from the API server. A pool that is drawn from and
+// refilled causes a hundred events a second, and reconciling each would delay the claims.
 const gatherTime = 300 * time.Millisecond
 
-// Options are what the controller needs beside the manager.
+// Options are what the controller needs besides the manager.
 type Options struct {
-	// Namespace is where filler claims and pods are; nobody else may make claims there.
+	// Namespace is where filler claims and pods are. Only Tarn may create claims there.
 	Namespace string
-	// PauseImage is the image of filler pods, DefaultPauseImage where it is empty.
+	// PauseImage is the image of filler pods; empty means DefaultPauseImage.
 	PauseImage string
-	// MaxConcurrent is how many sets are worked on at once; 0 means one.
+	// MaxConcurrent is how many sets are reconciled at once; 0 means one.
 	MaxConcurrent int
-	// Clock is the real one where it is nil.
+	// Clock is the time source; nil means the real clock.
 	Clock clock.PassiveClock
 }
 
@@ -49,11 +49,11 @@ type reconciler struct {
 	events                events.EventRecorder
 	clock                 clock.PassiveClock
 	namespace, pauseImage string
-	// sharing is held by who decides about volumes that other sets count too.
+	// sharing is locked by a reconcile that decides about volumes that other sets count too.
 	sharing sync.Mutex
 }
 
-// Register adds the controller to a manager. Its queue holds names of sets.
+// Register adds the controller to a manager. Requests are names of sets.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
@@ -83,9 +83,9 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Complete(r)
 }
 
-// Reconcile gathers, plans, applies and reports. A plan that cannot be taken back is
-// made anew from what the API server has. A filler that the API server refuses is part
-// of what is known of the set.
+// Reconcile gathers, plans, applies and reports for one set. A plan that cannot be undone is
+// made again from the API server's state. If the API server rejects a filler, that becomes part
+// of the view.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	now := r.clock.Now()
 	v, err := r.gather(ctx, r.client, request.Name)
@@ -107,9 +107,9 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return kube.Outcome(err, p.Again, now)
 }
 
-// gatherLive reads the View from the API server. Of sets that share volumes one at a time
-// does so and then writes, until done is called: two that look at once would both order
-// the last volume there is room for, or both give up one too many.
+// gatherLive reads the View from the API server. The caller must call done after its writes.
+// Sets that share volumes take turns until done is called. If two decided at once, both could
+// order the last volume that fits, or both give up one too many.
 func (r *reconciler) gatherLive(ctx context.Context, name string, shares bool) (v *View, done func(), err error) {
 	done = func() {}
 	if shares {

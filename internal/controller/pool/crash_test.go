@@ -18,7 +18,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// full wants a set to be Ready with as many settled spares of a size as it is to have.
+// full expects a set to be Ready with the right number of settled spares of a size.
 func (w *world) full(s *tarnv1.PersistentVolumeSet, size string) func() string {
 	return func() string {
 		if err := w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s); err != nil {
@@ -39,8 +39,8 @@ func (w *world) full(s *tarnv1.PersistentVolumeSet, size string) func() string {
 	}
 }
 
-// life fills a pool of a size, leads it through the stages given, and deletes it; it starts the
-// controller anew when the killer has ended it.
+// life fills a pool of a size, runs the given stages on it, and deletes it. It restarts the
+// controller whenever the killer stops it.
 func (w *world) life(k *testkit.Killer, spares int32, stages func(*tarnv1.PersistentVolumeSet)) {
 	w.T.Helper()
 	stop := k.Life(w.Config, w.run)

@@ -11,19 +11,20 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// departure is a volume, or the claim for one, on its way out.
+// departure is a volume that is leaving the pool, or a filler claim that is being deleted.
 type departure struct {
 	name string
-	// since is zero where it has hardly begun.
+	// since is zero if it has barely begun.
 	since time.Time
 }
 
-// stuck says that the others no longer wait for this one.
+// stuck reports whether the other departures no longer wait for this one.
 func (d departure) stuck(now time.Time) bool {
 	return !d.since.IsZero() && now.Sub(d.since) >= stuckAfter
 }
 
-// departures are all that leave. What was given up and then protected does not.
+// departures are all volumes and claims that leave. A volume given up and protected afterwards
+// does not leave.
 func departures(v *View) []departure {
 	var all []departure
 	seen := map[string]bool{}
@@ -42,8 +43,8 @@ func departures(v *View) []departure {
 	return all
 }
 
-// leavingSince: deletion has its own time; what was given up leaves from when the
-// binder has seen that.
+// leavingSince is the deletion time of a volume that is being deleted. A volume given up leaves
+// from when the binder has released it.
 func leavingSince(vol *corev1.PersistentVolume) time.Time {
 	at, phase := vol.Status.LastPhaseTransitionTime, vol.Status.Phase
 	switch {
@@ -55,12 +56,12 @@ func leavingSince(vol *corev1.PersistentVolume) time.Time {
 	return time.Time{}
 }
 
-// staysGivenUp says of a leaving volume that its label holds it.
+// staysGivenUp reports whether the protection label keeps a volume that was given up.
 func staysGivenUp(vol *corev1.PersistentVolume) bool {
 	return vol.DeletionTimestamp == nil && volume.DeletionProtected(vol)
 }
 
-// firstStuck is when the next of those that leave will have been at it for too long.
+// firstStuck is when the next of the departures counts as stuck.
 func firstStuck(v *View, now time.Time) time.Time {
 	var first time.Time
 	for _, d := range departures(v) {
@@ -71,7 +72,7 @@ func firstStuck(v *View, now time.Time) time.Time {
 	return first
 }
 
-// leavingText tells of those that leave, and names the one that has been at it longest.
+// leavingText describes the departures, and names the oldest.
 func leavingText(v *View) string {
 	all := departures(v)
 	if len(all) == 0 {
@@ -90,7 +91,7 @@ func leavingText(v *View) string {
 	return text
 }
 
-// protectedText tells of volumes that would go, were they not protected.
+// protectedText describes the volumes that would be given up if they were not protected.
 func protectedText(v *View, n counts) string {
 	over := n.total-n.leaving > v.Set.Spec.MaximumReplicas
 	var names []string

@@ -1,22 +1,24 @@
-// Package pool keeps as many spare volumes as a PersistentVolumeSet asks for. A spare
-// is made by ordinary dynamic provisioning: a filler claim in Tarn's namespace has a
-// volume made by whatever provisioner the template's class names, and the volume then
-// changes hands, from that claim to nobody:
+// Package pool keeps as many spare volumes as a PersistentVolumeSet asks for. Ordinary dynamic
+// provisioning creates a spare. The controller creates a filler claim in Tarn's namespace, and
+// the provisioner of the template's class makes a volume for it. The controller then detaches
+// the volume from that claim:
 //
-//	claim --bound--> marked --claim gone--> nobody's --Available--> spare
+//	claim --bound--> marked --claim gone--> freed --Available--> spare
 //
-// marked: the reclaim policy is Retain, so that nothing destroys the volume when its
-// claim goes; labels, annotations and class are the template's. nobody's: claimRef is
-// cleared, and Retain stays until the volume is Available, as provisioners destroy by
-// phase and policy and do not look at claimRef. Then it gets the policy it is to have.
+// marked: the reclaim policy is Retain, so that the volume survives the deletion of its claim.
+// Labels, annotations and class are the template's.
 //
-// Filler claims have a class of their own, a copy of the template's: a claim of the
-// template's class would be bound to a spare that is there already, and the pool would
-// drink itself. Not every Available volume is a spare: a claim may name one that has
-// lost its claimRef, and the guard's label holds one. A spare that has to go is given to a claim that never existed: the
-// binder finds it released, and its own provisioner destroys it.
+// freed: claimRef is cleared. Retain stays until the volume is Available, because provisioners
+// destroy by phase and policy and ignore claimRef. Then the volume gets its intended policy.
 //
-// It writes filler claims, filler pods, filler classes, the volumes in this passage and
-// spare volumes that have to go, and the status of PersistentVolumeSets. It destroys no
-// storage, and knows no other controller and no provisioner but by its class.
+// Filler claims have a class of their own, a copy of the template's. In the template's class
+// the binder would bind a filler claim to an existing spare, and the pool would consume itself.
+// Not every Available volume is a spare. A claim may name a volume that has lost its claimRef,
+// and the label for deletion protection keeps one. To remove a spare, the controller points its
+// claimRef at a claim that does not exist. The binder then finds the volume released, and its
+// own provisioner destroys it.
+//
+// The controller writes filler claims, filler pods and filler classes, the volumes on this way,
+// spare volumes to be removed, and the status of PersistentVolumeSets. It destroys no storage,
+// and knows no other controller. It knows a provisioner only by its class.
 package pool

@@ -11,8 +11,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// planEnd ends a set: what was ordered is taken back, spares it has had made are given
-// up or left, bound volumes and those made by hand are not touched.
+// planEnd ends a set. It takes back what was ordered, and gives up or leaves the spares that
+// the set has made. It does not touch bound volumes and volumes made by hand.
 func planEnd(v *View, now time.Time) []Action {
 	orphan := v.Set.Annotations[tarnv1.AnnotationOrphan] == "true"
 	var actions []Action
@@ -50,7 +50,7 @@ func planEnd(v *View, now time.Time) []Action {
 	return append(actions, append(last, LetGo{}))
 }
 
-// protectedSpares names the volumes that would have gone with the set.
+// protectedSpares names the volumes that would have been deleted with the set.
 func protectedSpares(v *View) []string {
 	var names []string
 	for i := range v.Volumes {
@@ -62,7 +62,7 @@ func protectedSpares(v *View) []string {
 	return names
 }
 
-// recycledLater names the volumes that come back when there is no pool for them any more.
+// recycledLater names the volumes that will be recycled after the pool is gone.
 func recycledLater(v *View) []string {
 	var names []string
 	for i := range v.Volumes {
@@ -73,8 +73,8 @@ func recycledLater(v *View) []string {
 	return names
 }
 
-// endClaim dismisses a filler claim. Its volume goes with it, unless it is marked
-// and spares stay.
+// endClaim deletes a filler claim. Its volume is deleted with it, unless it is marked and
+// spares stay.
 func endClaim(v *View, claim *corev1.PersistentVolumeClaim, orphan bool) []Action {
 	if claim.DeletionTimestamp != nil {
 		return nil
@@ -91,7 +91,7 @@ func endClaim(v *View, claim *corev1.PersistentVolumeClaim, orphan bool) []Actio
 	return takeBack(vol, claim)
 }
 
-// endVolume does what is left to do about a volume when its set goes. waits says that
+// endVolume does what remains to do about a volume when its set is deleted. waits means that
 // more is to follow.
 func endVolume(v *View, vol *corev1.PersistentVolume, orphan bool, now time.Time) (actions []Action, waits bool) {
 	state, passes := v.stateOf(vol), marked(vol)
@@ -105,7 +105,7 @@ func endVolume(v *View, vol *corev1.PersistentVolume, orphan bool, now time.Time
 	switch {
 	case !madeBy(v.Set, vol):
 	case state == joining && isFilling(vol) && v.holder(vol.Annotations[tarnv1.AnnotationPoolFilling]) != nil:
-		return nil, true // the claim's turn
+		return nil, true // endClaim handles it
 	case state == joining && isFilling(vol) && (orphan || volume.DeletionProtected(vol)):
 		return change(free(vol, now), true)
 	case state == joining && isFilling(vol):
@@ -113,7 +113,7 @@ func endVolume(v *View, vol *corev1.PersistentVolume, orphan bool, now time.Time
 	case passes && maySettle(v, vol):
 		return change(settle(vol), false)
 	case passes:
-		return nil, true // the binder is about to say whose it is
+		return nil, true // the binder has yet to record its claim
 	case !orphan && mayGiveUp(v, vol):
 		return []Action{parting(v, vol)}, true
 	}

@@ -20,49 +20,51 @@ import (
 // +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesetscalers,verbs=list;watch
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
 
-// annSelectedNode is on a claim the node the scheduler has chosen for its volume.
+// annSelectedNode is the annotation of a claim with the node that the scheduler has chosen for
+// its volume.
 const annSelectedNode = "volume.kubernetes.io/selected-node"
 
-// View is all that is known about one pool. What does not exist is nil.
+// View is all that a decision about one pool depends on. A nil object does not exist.
 type View struct {
 	Set *tarnv1.PersistentVolumeSet
 	// Namespace and PauseImage are those of fillers.
 	Namespace, PauseImage string
-	// Burst is how many volumes drawn at once hold up orders.
+	// Burst is how many volumes drawn at once delay orders.
 	Burst int
-	// Class is the template's, Filler the set's own copy of it.
+	// Class is the template's class, Filler the set's own copy of it.
 	Class, Filler *storagev1.StorageClass
-	// Provisioner has the name of the class' provisioner; nil for other drivers too.
+	// Provisioner is the PavProvisioner of the class; nil also if the class uses another
+	// driver.
 	Provisioner *pavv1.PavProvisioner
 	// Claims are the filler claims, Pods the filler pods.
 	Claims []corev1.PersistentVolumeClaim
 	Pods   []corev1.Pod
-	// Volumes are those the selector selects, Fresh those of filler claims that it
-	// does not select yet, by name.
+	// Volumes are the volumes that the selector selects. Fresh are the volumes of filler claims
+	// that it does not select yet, by name.
 	Volumes []corev1.PersistentVolume
 	Fresh   map[string]*corev1.PersistentVolume
-	// Claimed are the names of volumes that point at no claim, and yet a claim names
-	// them: it is bound to one that has lost its claimRef, or wants it; and of those on
-	// their passage that are Released, and the claim they point at is there.
+	// Claimed are the names of volumes that a claim uses although the volume does not show it.
+	// Without claimRef: a claim names the volume, because the volume has lost its claimRef or
+	// the claim wants it. Released on the way into the pool: the claim in its claimRef exists.
 	Claimed map[string]bool
-	// Sets are the uids of all sets.
+	// Sets are the UIDs of all sets.
 	Sets       map[string]bool
 	Neighbours Neighbours
 	// Failures are the last errors of the records of filler claims, by claim name.
 	Failures map[string]string
-	// Domains are the values of the template's topologyKey by name of node, Open those
-	// over which spares are dealt.
+	// Domains are the values of the template's topologyKey by node name. Open are the domains
+	// over which spares are spread.
 	Domains map[string]string
 	Open    []string
-	// Scalers are those that name the set, or that it names.
+	// Scalers are those that name the set, or that the set names.
 	Scalers []tarnv1.PersistentVolumeSetScaler
-	// Refused is what the API server said to a filler it did not take.
+	// Refused is the API server's message about a filler that it rejected.
 	Refused string
 }
 
-// gather reads the View of one set from the cache, or from the API server where what
-// is decided cannot be taken back. Claims are read before volumes: a claim that has
-// gone meanwhile has left its volume marked.
+// gather reads the View of one set from the cache, or from the API server for a decision that
+// cannot be undone. It reads claims before volumes: if a claim disappears in between, its
+// volume is marked already.
 func (r *reconciler) gather(ctx context.Context, from client.Reader, name string) (*View, error) {
 	v := &View{Namespace: r.namespace, PauseImage: r.pauseImage, Burst: burstSize}
 	var err error
@@ -118,7 +120,7 @@ func (r *reconciler) gatherClasses(ctx context.Context, from client.Reader, v *V
 	return err
 }
 
-// gatherFillers gives the filler claims of all sets beside.
+// gatherFillers reads the filler objects of the set, and returns the filler claims of all sets.
 func (r *reconciler) gatherFillers(ctx context.Context, from client.Reader, v *View) ([]corev1.PersistentVolumeClaim, error) {
 	claims, pods := &corev1.PersistentVolumeClaimList{}, &corev1.PodList{}
 	if err := from.List(ctx, claims, client.InNamespace(v.Namespace)); err != nil {
@@ -127,7 +129,7 @@ func (r *reconciler) gatherFillers(ctx context.Context, from client.Reader, v *V
 	if err := from.List(ctx, pods, client.InNamespace(v.Namespace), client.MatchingLabels{tarnv1.LabelPoolUID: string(v.Set.UID)}); err != nil {
 		return nil, fmt.Errorf("listing the filler pods of PersistentVolumeSet %s: %w", v.Set.Name, err)
 	}
-	prefix := fillerPrefix(v.Set.UID) // by name, which nobody can take off a claim
+	prefix := fillerPrefix(v.Set.UID) // by name, which no user can change
 	for i := range claims.Items {
 		if strings.HasPrefix(claims.Items[i].Name, prefix) {
 			v.Claims = append(v.Claims, claims.Items[i])
@@ -172,9 +174,9 @@ func gatherVolumes(ctx context.Context, from client.Reader, v *View) error {
 	return nil
 }
 
-// gatherHolders finds out whose the volumes are that seem to be nobody's. Claims are
-// always those of the cache: a claim that has just come to name such a volume is no
-// more than a wish, and whoever writes the volume first has it.
+// gatherHolders finds the claims of volumes that seem to have none. Claims that name a volume
+// always come from the cache. A claim that has only just named such a volume does not own it:
+// the first writer of the volume wins.
 func (r *reconciler) gatherHolders(ctx context.Context, from client.Reader, v *View) error {
 	v.Claimed = map[string]bool{}
 	for i := range v.Volumes {
@@ -201,8 +203,8 @@ func (r *reconciler) gatherHolders(ctx context.Context, from client.Reader, v *V
 	return nil
 }
 
-// gatherNeighbours reads sets after volumes, so the set for which one was made is among
-// them unless it is gone.
+// gatherNeighbours reads sets after volumes. So the set for which a volume was made is among
+// them, unless it is gone.
 func gatherNeighbours(ctx context.Context, from client.Reader, v *View, claims []corev1.PersistentVolumeClaim) error {
 	sets := &tarnv1.PersistentVolumeSetList{}
 	if err := from.List(ctx, sets); err != nil {
@@ -234,7 +236,7 @@ func (r *reconciler) gatherDomains(ctx context.Context, v *View) error {
 	return nil
 }
 
-// volume gives a volume of the view by name, nil if it is not there.
+// volume returns a volume of the view by name; nil if it does not exist.
 func (v *View) volume(name string) *corev1.PersistentVolume {
 	for i := range v.Volumes {
 		if v.Volumes[i].Name == name {
@@ -244,7 +246,7 @@ func (v *View) volume(name string) *corev1.PersistentVolume {
 	return v.Fresh[name]
 }
 
-// pod gives the pod of a filler claim.
+// pod returns the pod of a filler claim.
 func (v *View) pod(claim string) *corev1.Pod {
 	for i := range v.Pods {
 		if v.Pods[i].Name == claim {
@@ -254,7 +256,7 @@ func (v *View) pod(claim string) *corev1.Pod {
 	return nil
 }
 
-// holder gives the filler claim with a uid.
+// holder returns the filler claim with a UID.
 func (v *View) holder(uid string) *corev1.PersistentVolumeClaim {
 	for i := range v.Claims {
 		if string(v.Claims[i].UID) == uid {

@@ -20,38 +20,37 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// model is a cluster in memory: the API server's objects and what binder, provisioner,
-// tenants and the deletion of objects do with them, one step at a time.
+// model is a cluster in memory. It holds the API server's objects, and plays the binder, the
+// provisioner, the tenants and the deletion of objects one step at a time.
 type model struct {
 	set    *tarnv1.PersistentVolumeSet
 	class  *storagev1.StorageClass
 	filler *storagev1.StorageClass
-	// all are the models of all sets of the cluster; they share what is below, but for
-	// what is broken and wrong.
+	// all are the models of all sets of the cluster. They share the fields below, except broken
+	// and wrong.
 	all     []*model
 	claims  map[string]*corev1.PersistentVolumeClaim
 	pods    map[string]*corev1.Pod
 	volumes map[string]*corev1.PersistentVolume
-	// tenants are the uids of claims that are there, and written the volumes that
-	// somebody has drawn.
+	// tenants are the UIDs of existing claims, and written the volumes that a tenant has drawn.
 	tenants, written map[string]bool
-	// holders are the volumes that a claim names which they do not point at.
+	// holders are the volumes without claimRef that a claim names.
 	holders map[string]bool
-	// scrubs are the uids of scrub claims that are there, scrubbed of those whose work is
-	// done, and dirty the volumes with the data of somebody who has left.
+	// scrubs are the UIDs of existing scrub claims, scrubbed those whose work is done. dirty
+	// are the volumes with the data of a former tenant.
 	scrubs, scrubbed, dirty map[string]bool
 	serial                  *int
 	pace                    time.Duration
-	// calm says that nobody changes or deletes a set, or makes volumes by hand.
+	// calm means that no step changes or deletes a set, or makes volumes by hand.
 	calm bool
-	// tarns says that the binder is Tarn's, which takes off a volume what says that nobody has
-	// had it when somebody gets it, and its own mark when the claimRef is gone.
+	// tarns means that Tarn's binder runs. When a claim gets a volume, it removes what marks
+	// the volume as unused. When the claimRef is gone, it removes its own mark.
 	tarns bool
-	// looked is when the set began its last look at the API server.
+	// looked is when the set began its last read from the API server.
 	looked time.Time
-	// broken says that the provisioner fails whatever it does.
+	// broken means that the provisioner always fails.
 	broken bool
-	// wrong is what must never happen and did.
+	// wrong lists what happened although it must never happen.
 	wrong []string
 }
 
@@ -73,17 +72,17 @@ func (m *model) next() string {
 	return strconv.Itoa(*m.serial)
 }
 
-// clock is the time: a pace for each serial number.
+// clock is the time; it advances by pace with each serial number.
 func (m *model) clock() time.Time { return testTime.Add(time.Duration(*m.serial) * m.pace) }
 
-// since is the time as the time of a deletion.
+// since is the present time as a deletion timestamp.
 func (m *model) since() *metav1.Time { return ptr.To(metav1.NewTime(m.clock())) }
 
 func (m *model) fail(format string, args ...any) {
 	m.wrong = append(m.wrong, fmt.Sprintf(format, args...))
 }
 
-// touch gives a volume another version, and its phase the time of its change.
+// touch gives a volume a new version and a phase, and records when the phase changed.
 func (m *model) touch(vol *corev1.PersistentVolume, phase corev1.PersistentVolumePhase) {
 	vol.ResourceVersion = m.next()
 	if vol.Status.Phase != phase {
@@ -92,10 +91,10 @@ func (m *model) touch(vol *corev1.PersistentVolume, phase corev1.PersistentVolum
 	}
 }
 
-// modelBurst is a burst that the small pools of models can see.
+// modelBurst is a burst small enough for the pools of models.
 const modelBurst = 4
 
-// volumesNow, claimsNow and podsNow are lists as they stand.
+// volumesNow, claimsNow and podsNow list the present objects.
 func (m *model) volumesNow() []corev1.PersistentVolume { return copies(m.volumes) }
 func (m *model) claimsNow() []corev1.PersistentVolumeClaim {
 	return copies(m.claims)
@@ -113,7 +112,7 @@ func copies[T any, P interface {
 	return list
 }
 
-// moment is what a cache has of each kind, maybe not of the same time.
+// moment is what a cache has of each kind. The kinds may be of different times.
 type moment struct {
 	set     *tarnv1.PersistentVolumeSet
 	filler  *storagev1.StorageClass
@@ -288,7 +287,7 @@ func (m *model) stepsOfClaim(c *corev1.PersistentVolumeClaim) []func() {
 	return nil
 }
 
-// provision makes the volume of a filler claim, and the binder completes it.
+// provision creates the volume of a filler claim and binds it.
 func (m *model) provision(c *corev1.PersistentVolumeClaim) {
 	vol := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(c.UID), UID: types.UID(m.next()), Annotations: map[string]string{volume.AnnProvisionedBy: testClass}},
@@ -302,20 +301,20 @@ func (m *model) provision(c *corev1.PersistentVolumeClaim) {
 	c.Spec.VolumeName = vol.Name
 }
 
-// there says whether the claim a volume points at exists.
+// there reports whether the claim that a volume points at exists.
 func (m *model) there(ref *corev1.ObjectReference) bool {
 	c := m.claims[ref.Name]
 	return m.tenants[string(ref.UID)] || m.scrubs[string(ref.UID)] || c != nil && c.UID == ref.UID
 }
 
-// stepsOfVolume are those of binder and provisioner. The provisioner goes by phase
-// and policy alone, as the external ones do.
+// stepsOfVolume are the steps of binder and provisioner. The provisioner goes by phase and
+// policy alone, as the external ones do.
 func (m *model) stepsOfVolume(vol *corev1.PersistentVolume) []func() {
 	var steps []func()
 	ref, phase := vol.Spec.ClaimRef, vol.Status.Phase
 	deletes := vol.Annotations[volume.AnnProvisionedBy] != "" && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 	switch {
-	case m.holders[vol.Name] && ref == nil: // the binder repairs what has lost its claim
+	case m.holders[vol.Name] && ref == nil: // the binder restores the lost claimRef
 		steps = append(steps, func() {
 			vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "tenant", Name: "restored", UID: "tenant-" + types.UID(vol.Name)}
 			m.tenants["tenant-"+vol.Name] = true
@@ -353,7 +352,7 @@ func (m *model) destroy(vol *corev1.PersistentVolume) {
 	delete(m.volumes, vol.Name)
 }
 
-// draw gives a spare to a tenant, as a binder does.
+// draw binds a spare to a tenant's claim, as a binder does.
 func (m *model) draw(vol *corev1.PersistentVolume) {
 	if vol.Spec.ClaimRef != nil || vol.DeletionTimestamp != nil || vol.Status.Phase != corev1.VolumeAvailable || vol.Spec.StorageClassName != testClass {
 		return
@@ -367,8 +366,7 @@ func (m *model) draw(vol *corev1.PersistentVolume) {
 	m.touch(vol, corev1.VolumeBound)
 }
 
-// given is what a binder writes on a volume beside the claim that gets it, and what comes of
-// that.
+// given applies what a binder writes to a volume besides its claim, and records the tenant.
 func (m *model) given(vol *corev1.PersistentVolume, uid string) {
 	if m.tarns {
 		volume.Drawn(vol)
@@ -377,8 +375,8 @@ func (m *model) given(vol *corev1.PersistentVolume, uid string) {
 	m.tenants[uid], m.written[vol.Name] = true, true
 }
 
-// seize is a claim that names a volume which was just freed: a binder gives it to that
-// claim whatever its phase, and writes the phase afterwards.
+// seize binds a volume that was just freed to a claim that names it. A binder does that in any
+// phase, and writes the phase afterwards.
 func (m *model) seize(vol *corev1.PersistentVolume) {
 	if vol.Spec.ClaimRef == nil && vol.DeletionTimestamp == nil && vol.Status.Phase == corev1.VolumeReleased && !m.dirty[vol.Name] {
 		uid := "tenant-" + m.next()
@@ -396,8 +394,8 @@ func (m *model) leave(vol *corev1.PersistentVolume) {
 	}
 }
 
-// reuse is an administrator who clears the claimRef of a released volume, and answers for
-// what is on it.
+// reuse is an administrator who clears the claimRef of a released volume, and takes
+// responsibility for its data.
 func (m *model) reuse(vol *corev1.PersistentVolume) {
 	if ref := vol.Spec.ClaimRef; ref != nil && vol.Status.Phase == corev1.VolumeReleased && ref.Namespace == "tenant" &&
 		vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
@@ -407,7 +405,7 @@ func (m *model) reuse(vol *corev1.PersistentVolume) {
 	}
 }
 
-// lose is a claimRef that goes while the claim is there, by hand or by a restore.
+// lose removes a claimRef while the claim exists, as an edit by hand or a restore does.
 func (m *model) lose(vol *corev1.PersistentVolume) {
 	if ref := vol.Spec.ClaimRef; ref != nil && m.tenants[string(ref.UID)] {
 		delete(m.tenants, string(ref.UID))

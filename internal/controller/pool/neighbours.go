@@ -12,34 +12,34 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Neighbours are what other sets have to do with this one. The selector of a set may
-// select what another makes. A maximum is a promise about all volumes of a selector, so
-// nothing is ordered that would be one too many for any set: else one would make what
-// another has to give up, and three in a circle would do so for ever.
+// Neighbours describe how other sets interact with this one. The selector of a set may select
+// volumes that another set makes. maximumReplicas limits all volumes of a selector. So no set
+// orders a volume that would exceed the maximum of any set. Otherwise one set would make what
+// another gives up, and three sets in a circle would do that for ever.
 type Neighbours struct {
-	// Limits are the sets that count what this one makes.
+	// Limits are the sets that count the volumes of this one.
 	Limits []Limit
-	// Coming is how many volumes others are having made that this set will count, Going
-	// how many of that kind they have taken back.
+	// Coming is how many volumes that this set will count are being made for others. Going is
+	// how many such volumes the others have taken back.
 	Coming, Going int32
-	// Any says that there is such a set, in either direction.
+	// Any means that such a set exists, in either direction.
 	Any bool
 }
 
-// Limit is a set that counts what another makes: how many volumes it allows, and how
-// many there are and are being made.
+// Limit is a set that counts what another makes. It has how many volumes that set allows, and
+// how many exist or are being made.
 type Limit struct {
 	Name           string
 	Maximum, Total int32
 }
 
-// sees says that a set counts the volumes that another makes, by their labels.
+// sees reports whether a set counts the volumes that another makes, by their labels.
 func sees(set, maker *tarnv1.PersistentVolumeSet) bool {
 	return labels.SelectorFromSet(set.Spec.Selector).Matches(labels.Set(maker.Spec.Template.Metadata.Labels))
 }
 
-// meet finds out what others have to do with the view's set. claims are all there are
-// of fillers, selected gives the volumes of a selector.
+// meet computes the view's Neighbours. claims are all filler claims; selected returns the
+// volumes of a selector.
 func (v *View) meet(sets []tarnv1.PersistentVolumeSet, claims []corev1.PersistentVolumeClaim, selected func(map[string]string) ([]corev1.PersistentVolume, error)) error {
 	v.Sets, v.Neighbours = map[string]bool{}, Neighbours{}
 	for i := range sets {
@@ -55,7 +55,7 @@ func (v *View) meet(sets []tarnv1.PersistentVolumeSet, claims []corev1.Persisten
 			v.Neighbours.Coming, v.Neighbours.Going = v.Neighbours.Coming+coming, v.Neighbours.Going+going
 		}
 		if !seesOurs || other.DeletionTimestamp != nil {
-			continue // one that goes wants nothing any more
+			continue // a set that is being deleted makes nothing any more
 		}
 		volumes, err := selected(other.Spec.Selector)
 		if err != nil {
@@ -73,8 +73,8 @@ func (v *View) meet(sets []tarnv1.PersistentVolumeSet, claims []corev1.Persisten
 	return nil
 }
 
-// unmade counts the filler claims of a set whose volumes are not among those given, and
-// apart those that are being deleted.
+// unmade counts the filler claims of a set whose volumes are not in the given list. It counts
+// those that are being deleted separately.
 func unmade(set *tarnv1.PersistentVolumeSet, claims []corev1.PersistentVolumeClaim, volumes []corev1.PersistentVolume) (coming, going int32) {
 	for i := range claims {
 		c := &claims[i]
@@ -92,8 +92,8 @@ func unmade(set *tarnv1.PersistentVolumeSet, claims []corev1.PersistentVolumeCla
 	return coming, going
 }
 
-// room is how many more volumes may be ordered: for the set itself, and for those that
-// count them too.
+// room is how many more volumes may be ordered under the maximum of the set itself and of the
+// sets that count them too.
 func room(v *View, n counts) int32 {
 	free := v.Set.Spec.MaximumReplicas - n.total
 	for _, l := range v.Neighbours.Limits {
@@ -113,7 +113,8 @@ func limitedText(v *View) string {
 	return text.String()
 }
 
-// concernsNeighbour: what becomes of a set concerns those that share volumes with it.
+// concernsNeighbour reports whether a changed object is a set that shares volumes with this
+// set.
 func concernsNeighbour(set *tarnv1.PersistentVolumeSet, o client.Object) bool {
 	other, ok := o.(*tarnv1.PersistentVolumeSet)
 	return ok && other.UID != set.UID && (sees(set, other) || sees(other, set))

@@ -11,8 +11,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// beside builds another set than that of the view, which has the label "tier" in common
-// with it.
+// beside builds another set than the view's, with the same label "tier".
 func beside(maximum int32, changes ...testkit.With[*tarnv1.PersistentVolumeSet]) tarnv1.PersistentVolumeSet {
 	return *set(0, maximum, append([]testkit.With[*tarnv1.PersistentVolumeSet]{func(s *tarnv1.PersistentVolumeSet) {
 		s.Name, s.UID, s.Spec.Selector = "silver", "other", map[string]string{"tier": "1"}

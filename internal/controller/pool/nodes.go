@@ -14,10 +14,10 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// openDomains gives, in order, the domains that have a node to which filler pods may go.
-// Where none may go no spare is dealt: it would be made just anywhere, and the domains
-// that are open would not be even. Where there is no such domain at all it gives those
-// that are closed for now.
+// openDomains returns the sorted domains that have a node on which filler pods can run. A
+// domain without such a node gets no spares: their pods would run elsewhere, and the open
+// domains would become uneven. If no domain is open, it returns those that are closed only for
+// now.
 func openDomains(t *tarnv1.PersistentVolumeSetTemplate, class *storagev1.StorageClass, nodes []corev1.Node) []string {
 	var open, later []string
 	for i := range nodes {
@@ -36,7 +36,7 @@ func openDomains(t *tarnv1.PersistentVolumeSetTemplate, class *storagev1.Storage
 	return slices.Compact(open)
 }
 
-// opening is when a filler pod may go to a node.
+// opening is when a filler pod can run on a node.
 type opening int
 
 const (
@@ -45,8 +45,8 @@ const (
 	now
 )
 
-// opens says when a filler pod may go to a node, as far as the template and the class
-// have a say.
+// opens says when a filler pod can run on a node, as far as the template and the class decide
+// that.
 func opens(t *tarnv1.PersistentVolumeSetTemplate, class *storagev1.StorageClass, node *corev1.Node) opening {
 	switch {
 	case node.DeletionTimestamp != nil, t.Spec.NodeAffinity != nil && !selects(t.Spec.NodeAffinity.Required, node),
@@ -69,18 +69,18 @@ func opens(t *tarnv1.PersistentVolumeSetTemplate, class *storagev1.StorageClass,
 	return when
 }
 
-// conditionTaints begins the keys by which Kubernetes says that a node is not ready, or
-// short of something, and which it takes off again.
+// conditionTaints is the prefix of the taints by which Kubernetes marks a node that is not
+// ready or short of something. Kubernetes removes them again.
 const conditionTaints = "node.kubernetes.io/"
 
-// tolerates says that a taint keeps no filler pod off.
+// tolerates reports whether a taint lets filler pods onto its node.
 func tolerates(t *tarnv1.PersistentVolumeSetTemplate, taint *corev1.Taint) bool {
 	return taint.Effect == corev1.TaintEffectPreferNoSchedule ||
 		slices.ContainsFunc(t.Tolerations, func(one corev1.Toleration) bool { return one.ToleratesTaint(logr.Discard(), taint, true) })
 }
 
-// selects says that one term of a node selector holds for a node. A term that is empty
-// or cannot be read holds for none, as for the scheduler.
+// selects reports whether one term of a node selector matches a node. An empty or invalid term
+// matches none, as in the scheduler.
 func selects(s *corev1.NodeSelector, node *corev1.Node) bool {
 	if s == nil {
 		return true

@@ -120,7 +120,7 @@ func TestTolerationsAreThoseOfFillerPodsAndOfTheTemplate(t *testing.T) {
 	if got := fillerPod(v, fillerClaim(v, 0, "")).Spec.Tolerations; len(got) != 1 || got[0].Key != "for" {
 		t.Errorf("the filler pod tolerates %v, want what the template does", got)
 	}
-	// A pod that cannot be placed is replaced when its tolerations are mended.
+	// A pod that cannot be scheduled is replaced when its tolerations are corrected.
 	if hashOf(&plain.Spec.Template) == hashOf(&tolerant.Spec.Template) {
 		t.Error("tolerations do not tell templates apart")
 	}

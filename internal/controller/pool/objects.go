@@ -18,8 +18,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// hashOf tells templates apart by what of them makes a volume: a field that the API
-// gains, with a default in every set that is there, must not replace every spare.
+// hashOf identifies a template by the fields that affect its volumes. A new field of the API,
+// defaulted in every existing set, must not replace every spare.
 func hashOf(t *tarnv1.PersistentVolumeSetTemplate) string {
 	data, err := json.Marshal(tarnv1.PersistentVolumeSetTemplate{
 		Metadata: tarnv1.PersistentVolumeSetTemplateMetadata{Labels: t.Metadata.Labels, Annotations: t.Metadata.Annotations},
@@ -31,7 +31,7 @@ func hashOf(t *tarnv1.PersistentVolumeSetTemplate) string {
 		},
 		TopologyKey: t.TopologyKey, Tolerations: t.Tolerations,
 	})
-	if err != nil { // a type without channels and functions has none
+	if err != nil { // impossible: the type has no channels and functions
 		return ""
 	}
 	sum := sha256.Sum256(data)
@@ -50,9 +50,9 @@ func owner(set *tarnv1.PersistentVolumeSet) []metav1.OwnerReference {
 
 func fillerClassName(set *tarnv1.PersistentVolumeSet) string { return "tarn-pool-" + set.Name }
 
-// fillerClass is the class of a set's filler claims: the template's in all but name
-// and policy. With Delete a volume whose filler claim ends half-way is destroyed by
-// its provisioner, not leaked.
+// fillerClass is the class of a set's filler claims. Only its name and policy differ from the
+// template's class. With policy Delete, the provisioner destroys a volume whose filler claim
+// ends too early, so it does not leak.
 func fillerClass(set *tarnv1.PersistentVolumeSet, class *storagev1.StorageClass) *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta:  metav1.ObjectMeta{Name: fillerClassName(set), Labels: labelsOf(set), OwnerReferences: owner(set)},
@@ -62,7 +62,7 @@ func fillerClass(set *tarnv1.PersistentVolumeSet, class *storagev1.StorageClass)
 	}
 }
 
-// madeFor says that a class was made for a set.
+// madeFor reports whether a class was made for a set.
 func madeFor(set *tarnv1.PersistentVolumeSet, class *storagev1.StorageClass) bool {
 	return class.Labels[tarnv1.LabelPoolUID] == string(set.UID)
 }
@@ -73,13 +73,13 @@ func sameClass(a, b *storagev1.StorageClass) bool {
 		waits(a) == waits(b)
 }
 
-// waits says that volumes of a class are made where their first consumer runs.
+// waits reports whether volumes of a class are created where their first consumer runs.
 func waits(class *storagev1.StorageClass) bool {
 	return ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingWaitForFirstConsumer
 }
 
-// fillerClaim asks for the volume of a slot. domain is the value of the template's
-// topologyKey it should get, empty for any.
+// fillerClaim requests the volume of a slot. domain is the preferred value of the template's
+// topologyKey; empty means any.
 func fillerClaim(v *View, slot int, domain string) *corev1.PersistentVolumeClaim {
 	set, spec := v.Set, v.Set.Spec.Template.Spec
 	claim := &corev1.PersistentVolumeClaim{
@@ -102,8 +102,8 @@ func fillerClaim(v *View, slot int, domain string) *corev1.PersistentVolumeClaim
 	return claim
 }
 
-// fillerPod is a first consumer: it makes the scheduler choose the node for the
-// volume of a claim. Its container has nothing to do and need not even start.
+// fillerPod is the first consumer of a claim: it makes the scheduler choose the node for the
+// claim's volume. Its container does nothing and need not start.
 func fillerPod(v *View, claim *corev1.PersistentVolumeClaim) *corev1.Pod {
 	labels := labelsOf(v.Set)
 	labels[tarnv1.LabelStep] = string(tarnv1.StepFilling)
@@ -131,8 +131,8 @@ func fillerPod(v *View, claim *corev1.PersistentVolumeClaim) *corev1.Pod {
 	}
 }
 
-// affinity confines a filler pod to the template's nodes, and draws it to the domain
-// of its claim. A domain that has no room does not hold the pool up.
+// affinity restricts a filler pod to the template's nodes, and prefers the domain of its claim.
+// A full domain therefore does not block the pool.
 func affinity(v *View, claim *corev1.PersistentVolumeClaim) *corev1.Affinity {
 	var a corev1.NodeAffinity
 	if n := v.Set.Spec.Template.Spec.NodeAffinity; n != nil {
@@ -149,7 +149,7 @@ func affinity(v *View, claim *corev1.PersistentVolumeClaim) *corev1.Affinity {
 	return &corev1.Affinity{NodeAffinity: &a}
 }
 
-// mark prepares a volume for the day its filler claim goes.
+// mark prepares a volume for the deletion of its filler claim.
 func mark(v *View, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	vol, t := vol.DeepCopy(), v.Set.Spec.Template
 	vol.Labels, vol.Annotations = merge(vol.Labels, t.Metadata.Labels), merge(vol.Annotations, t.Metadata.Annotations)
@@ -179,7 +179,7 @@ func merge(base, more map[string]string) map[string]string {
 	return merged
 }
 
-// free makes a volume nobody's, and notes when.
+// free clears the claimRef of a volume, and records when.
 func free(vol *corev1.PersistentVolume, now time.Time) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
 	vol.Spec.ClaimRef = nil
@@ -188,8 +188,8 @@ func free(vol *corev1.PersistentVolume, now time.Time) *corev1.PersistentVolume 
 	return vol
 }
 
-// settle ends the passage: the volume gets the policy it is to have. The time from
-// which it is unused is known only where it has become Available for the first time.
+// settle ends the way into the pool: the volume gets its intended policy. The time since when
+// it is unused is known only if it became Available for the first time.
 func settle(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
 	if policy := vol.Annotations[tarnv1.AnnotationPoolPolicy]; vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain && policy != "" {
@@ -204,8 +204,8 @@ func settle(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return vol
 }
 
-// recall takes a volume back to where it was before it was marked: its provisioner
-// destroys it when its filler claim goes.
+// recall returns a volume to its state before it was marked. Its provisioner destroys it when
+// its filler claim is deleted.
 func recall(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
 	vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
@@ -213,7 +213,7 @@ func recall(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return vol
 }
 
-// keep lets a volume outlive the claim it is bound to.
+// keep lets a volume outlive the claim that it is bound to.
 func keep(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
 	vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
@@ -225,9 +225,9 @@ func unmark(vol *corev1.PersistentVolume) {
 	delete(vol.Annotations, tarnv1.AnnotationPoolPolicy)
 }
 
-// giveUp gives a volume to a claim that never existed. Nobody can draw it from then
-// on, and it is released. One on which there can be no data, as nobody has had it since it
-// was made or recycled, is destroyed whatever its policy; any other by its policy.
+// giveUp points the claimRef of a volume at a claim that does not exist. From then on no claim
+// can draw the volume, and it counts as released. If no claim has used it since it was made or
+// recycled, it holds no data and gets policy Delete. Otherwise its own policy decides.
 func giveUp(v *View, vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	ours := madeBy(v.Set, vol)
 	vol = vol.DeepCopy()
@@ -239,13 +239,13 @@ func giveUp(v *View, vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return vol
 }
 
-// parting gives a volume up. Its provisioner destroys it, or finish names what stays of it.
+// parting gives a volume up. Its provisioner destroys it, or finish reports what stays of it.
 func parting(v *View, vol *corev1.PersistentVolume) Change {
 	return Change{From: vol, To: giveUp(v, vol), Grave: true}
 }
 
-// whatStays names the storage of a volume that nobody destroys: with its object goes what is
-// known of it.
+// whatStays names the storage of a volume that no provisioner destroys. Once the object is
+// deleted, nothing else records it.
 func whatStays(vol *corev1.PersistentVolume) Post {
 	why := "no provisioner deletes it"
 	if policy := vol.Spec.PersistentVolumeReclaimPolicy; policy != corev1.PersistentVolumeReclaimDelete {
@@ -254,7 +254,7 @@ func whatStays(vol *corev1.PersistentVolume) Post {
 	return Post{corev1.EventTypeWarning, eventKept, fmt.Sprintf("spare volume %s is deleted, but its storage is kept, because %s; delete the storage by hand: %s", vol.Name, why, storageOf(vol))}
 }
 
-// storageOf names what is behind a volume.
+// storageOf describes the storage behind a volume.
 func storageOf(vol *corev1.PersistentVolume) string {
 	switch s := vol.Spec.PersistentVolumeSource; {
 	case s.CSI != nil:
@@ -267,14 +267,14 @@ func storageOf(vol *corev1.PersistentVolume) string {
 		return "NFS export " + s.NFS.Server + ":" + s.NFS.Path
 	default:
 		data, err := json.Marshal(s)
-		if err != nil { // a type without channels and functions has none
+		if err != nil { // impossible: the type has no channels and functions
 			return ""
 		}
 		return "source " + string(data)
 	}
 }
 
-// onNode tells the node of a volume that a plugin of Tarn's has made there.
+// onNode names the node of a volume that one of Tarn's plugins has made there.
 func onNode(vol *corev1.PersistentVolume) string {
 	if node := vol.Annotations[tarnv1.AnnotationNode]; node != "" {
 		return " on node " + node
@@ -282,7 +282,7 @@ func onNode(vol *corev1.PersistentVolume) string {
 	return ""
 }
 
-// madeBy says that a volume was made for a set.
+// madeBy reports whether a volume was made for a set.
 func madeBy(set *tarnv1.PersistentVolumeSet, vol *corev1.PersistentVolume) bool {
 	return vol.Annotations[tarnv1.AnnotationPoolUID] == string(set.UID)
 }

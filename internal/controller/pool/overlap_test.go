@@ -16,7 +16,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// selectedBy says that a set counts a volume.
+// selectedBy reports whether a set counts a volume.
 func selectedBy(s *tarnv1.PersistentVolumeSet, vol *corev1.PersistentVolume) bool {
 	return labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(vol.Labels))
 }
@@ -31,7 +31,7 @@ func (m *model) setsNow() []tarnv1.PersistentVolumeSet {
 	return sets
 }
 
-// introduce has a view meet the other sets of a moment.
+// introduce fills in the neighbours of a view from the other sets of a moment.
 func (at moment) introduce(v *View) {
 	_ = v.meet(at.sets, at.claims, func(selector map[string]string) ([]corev1.PersistentVolume, error) {
 		return slices.DeleteFunc(slices.Clone(at.volumes), func(vol corev1.PersistentVolume) bool {
@@ -40,7 +40,7 @@ func (at moment) introduce(v *View) {
 	})
 }
 
-// totalOf is how many volumes a set counts, however far they are.
+// totalOf is how many volumes a set counts, in any state.
 func (m *model) totalOf(s *tarnv1.PersistentVolumeSet) int32 {
 	var total int32
 	for _, vol := range m.volumes {
@@ -61,7 +61,7 @@ func (m *model) totalOf(s *tarnv1.PersistentVolumeSet) int32 {
 	return total
 }
 
-// counting are the sets that count what this one makes, itself among them.
+// counting are the sets that count what this one makes, including itself.
 func (m *model) counting() []*tarnv1.PersistentVolumeSet {
 	var sets []*tarnv1.PersistentVolumeSet
 	for _, one := range m.all {
@@ -72,7 +72,7 @@ func (m *model) counting() []*tarnv1.PersistentVolumeSet {
 	return sets
 }
 
-// mustHaveRoom tells of an order of one volume too many, for whichever set.
+// mustHaveRoom reports an order that exceeds the maximum of any set.
 func (m *model) mustHaveRoom() {
 	for _, s := range m.counting() {
 		if total, most := m.totalOf(s), s.Spec.MaximumReplicas; total > most {
@@ -81,7 +81,7 @@ func (m *model) mustHaveRoom() {
 	}
 }
 
-// free is how many more volumes a set may have made.
+// free is how many more volumes a set may order.
 func (m *model) free() int32 {
 	free := m.set.Spec.MaximumReplicas
 	for _, s := range m.counting() {
@@ -90,21 +90,21 @@ func (m *model) free() int32 {
 	return free
 }
 
-// ofAnother says that a volume was made for another set, which is there.
+// ofAnother reports whether a volume was made for another existing set.
 func (m *model) ofAnother(vol *corev1.PersistentVolume) bool {
 	return slices.ContainsFunc(m.all, func(one *model) bool {
 		return one != m && one.set != nil && vol.Annotations[tarnv1.AnnotationPoolUID] == string(one.set.UID)
 	})
 }
 
-// mustHaveReason tells of what sets do to each other where nobody has changed anything.
+// mustHaveReason reports when sets affect each other although nothing was changed.
 func (m *model) mustHaveReason(matters bool, what string) {
 	if matters && m.calm && m.set.DeletionTimestamp == nil {
 		m.fail("%s by %s, and nobody has changed anything", what, m.set.Name)
 	}
 }
 
-// mustBeItsOwn tells of a set that gives up what is another's, or what was to stay.
+// mustBeItsOwn reports a set that gives up a volume of another, or one that had to stay.
 func (m *model) mustBeItsOwn(vol *corev1.PersistentVolume) {
 	m.mustHaveReason(true, "volume "+vol.Name+" is given up")
 	if m.ofAnother(vol) {
@@ -115,9 +115,8 @@ func (m *model) mustBeItsOwn(vol *corev1.PersistentVolume) {
 	}
 }
 
-// mustHaveEnded tells of a set that goes and leaves spares behind that nobody has drawn.
-// One that was recycled and became Available after the set's last look is none that it could
-// know of.
+// mustHaveEnded reports a deleted set that leaves unused spares behind. A spare that was
+// recycled and became Available after the set's last read does not count.
 func (m *model) mustHaveEnded() {
 	for _, vol := range m.volumes {
 		if at := vol.Status.LastPhaseTransitionTime; !marked(vol) && !m.looked.IsZero() && at != nil && !at.Time.Before(m.looked) {
@@ -130,8 +129,8 @@ func (m *model) mustHaveEnded() {
 	}
 }
 
-// meanwhile are reconciles of other sets. One that orders or gives up waits until this
-// one is done, where they share volumes.
+// meanwhile are reconciles of other sets. If they share volumes with this set, one that orders
+// or gives up waits until this one is done.
 func (r *run) meanwhile() []func() {
 	var steps []func()
 	for _, one := range r.team {
@@ -203,7 +202,7 @@ func teamOf(t *rapid.T, sets []*tarnv1.PersistentVolumeSet) []*run {
 	return team
 }
 
-// work lets the controllers of all sets, tenants and administrators go on for a while.
+// work runs the controllers of all sets, the tenants and the administrators for a while.
 func work(t *rapid.T, team []*run, rounds int) {
 	for range rapid.IntRange(1, rounds).Draw(t, "rounds") {
 		r := team[rapid.IntRange(0, len(team)-1).Draw(t, "whose")]
@@ -227,7 +226,7 @@ func TestPoolsThatShareVolumesKeepTheirPromises(t *testing.T) {
 		for _, r := range team {
 			r.checkFull()
 		}
-		// They go one after the other, while tenants come and go.
+		// The sets are deleted one after the other, while tenants come and go.
 		for left := slices.Clone(team); len(left) > 0; {
 			i := rapid.IntRange(0, len(left)-1).Draw(t, "goes")
 			r := left[i]
@@ -251,9 +250,9 @@ func TestPoolsThatShareVolumesKeepTheirPromises(t *testing.T) {
 	})
 }
 
-// Each set counts what the next one makes, and none both. If a set made a volume that is
-// one too many for the one before, that would give up one of its own, of which the set
-// before that would make another, and so on round the circle.
+// Each set counts what the next one makes, and no set counts both. If a set made one volume too
+// many for the set before it, that set would give up one of its own. The set before that would
+// then make another, and so on round the circle.
 func TestSetsInACircleComeToRest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		keys := []string{"pool", "tier", "zone"}
@@ -274,7 +273,7 @@ func TestSetsInACircleComeToRest(t *testing.T) {
 	})
 }
 
-// checkGone wants a set gone, and nothing of it left half-way.
+// checkGone expects the set to be gone, with nothing of it left half-done.
 func (r *run) checkGone() {
 	r.never()
 	if r.set != nil || r.filler != nil {

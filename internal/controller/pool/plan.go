@@ -27,7 +27,7 @@ func plan(v *View, now time.Time) Plan {
 		p.add(Hold{})
 	default:
 		if minimum := follows(v); minimum != v.Set.Spec.MinimumReplicas {
-			p.add(Follow{minimum}) // what is refused holds up nothing else
+			p.add(Follow{minimum}) // a rejected write delays nothing else
 		}
 		p.add(passage(v, now)...)
 		p.add(size(v, now)...)
@@ -36,7 +36,7 @@ func plan(v *View, now time.Time) Plan {
 	return p
 }
 
-// earlier is the earlier of two times; zero is none.
+// earlier is the earlier of two times; zero means none.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -48,16 +48,16 @@ func held(set *tarnv1.PersistentVolumeSet) bool {
 	return slices.Contains(set.Finalizers, tarnv1.FinalizerPool)
 }
 
-// ended says that a set goes and that there is nothing left to do about it.
+// ended reports whether a set is being deleted and nothing remains to do about it.
 func ended(set *tarnv1.PersistentVolumeSet) bool { return set.DeletionTimestamp != nil && !held(set) }
 
-// passage brings volumes from their filler claims into the pool.
+// passage moves volumes from their filler claims into the pool.
 func passage(v *View, now time.Time) []Action {
 	var actions []Action
 	for i := range v.Claims {
 		actions = append(actions, passClaim(v, &v.Claims[i])...)
 	}
-	for i := range v.Pods { // whose claim has its volume, or is gone
+	for i := range v.Pods { // pods whose claim has its volume, or is gone
 		if pod := &v.Pods[i]; pod.DeletionTimestamp == nil && !needsPod(v, pod.Name) {
 			actions = append(actions, StopPod{pod})
 		}
@@ -65,7 +65,7 @@ func passage(v *View, now time.Time) []Action {
 	return append(actions, passVolumes(v, now)...)
 }
 
-// passClaim brings the volume of a filler claim to where it no longer needs the claim.
+// passClaim moves the volume of a filler claim to where it no longer needs the claim.
 func passClaim(v *View, claim *corev1.PersistentVolumeClaim) []Action {
 	if claim.DeletionTimestamp != nil {
 		return nil
@@ -89,20 +89,20 @@ func passClaim(v *View, claim *corev1.PersistentVolumeClaim) []Action {
 	case vol.DeletionTimestamp != nil, outdated && !marked(vol), !isFilling(vol) && !madeForClaim(vol, claim):
 		return discard(vol, claim)
 	case v.Class == nil:
-		return nil // it says the policy
+		return nil // the class has the intended policy
 	}
 	return []Action{Change{From: vol, To: mark(v, vol, claim)}}
 }
 
-// madeForClaim says that a volume that is bound to a filler claim was provisioned for
-// it. Any other was somebody's before.
+// madeForClaim reports whether a volume bound to a filler claim was provisioned for it. Any
+// other volume may hold data of earlier consumers.
 func madeForClaim(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	return vol.Annotations[volume.AnnProvisionedBy] != "" &&
 		(strings.Contains(vol.Name, string(claim.UID)) || !vol.CreationTimestamp.Time.Before(claim.CreationTimestamp.Time))
 }
 
-// takeBack dismisses the filler claim of a marked volume so that its provisioner
-// destroys the volume, which is empty.
+// takeBack deletes the filler claim of a marked volume, so that its provisioner destroys the
+// volume, which is empty.
 func takeBack(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) []Action {
 	if volume.DeletionProtected(vol) {
 		return []Action{Dismiss{claim}}
@@ -110,9 +110,9 @@ func takeBack(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim)
 	return []Action{Together{Change{From: vol, To: recall(vol), Grave: true}, Dismiss{claim}}}
 }
 
-// discard dismisses the filler claim of a volume that is not marked: by the filler
-// class' policy the volume goes with it. One that is protected, or was not made for
-// the claim, is to outlive it.
+// discard deletes the filler claim of an unmarked volume. By the policy of the filler class,
+// the volume is deleted with it. A volume that is protected, or was not made for the claim, is
+// kept.
 func discard(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) []Action {
 	goes := !volume.DeletionProtected(vol) && madeForClaim(vol, claim)
 	if goes || vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
@@ -122,7 +122,7 @@ func discard(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) 
 	return []Action{Together{Change{From: vol, To: keep(vol)}, Dismiss{claim}, Post{corev1.EventTypeWarning, eventKept, note}}}
 }
 
-// needsPod says that a filler claim waits for its first consumer.
+// needsPod reports whether a filler claim waits for its first consumer.
 func needsPod(v *View, claim string) bool {
 	for i := range v.Claims {
 		if c := &v.Claims[i]; c.Name == claim {
@@ -140,12 +140,12 @@ func startPod(v *View, claim *corev1.PersistentVolumeClaim) []Action {
 	case pod == nil:
 		return []Action{StartPod{fillerPod(v, claim)}}
 	case pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded):
-		return []Action{StopPod{pod}} // evicted, or its node has gone
+		return []Action{StopPod{pod}} // evicted, or its node is gone
 	}
 	return nil
 }
 
-// passVolumes brings volumes on whose filler claims are gone.
+// passVolumes moves volumes on whose filler claims are gone.
 func passVolumes(v *View, now time.Time) []Action {
 	var actions []Action
 	for i := range v.Volumes {
@@ -168,10 +168,10 @@ func passVolumes(v *View, now time.Time) []Action {
 	return actions
 }
 
-// maySettle says that a marked volume that has left its filler claim can have its
-// policy: it is somebody's, or Available, or its next claim has come and gone. While it
-// is Released otherwise, its provisioner would destroy it by phase and policy: also one
-// that is somebody's already, as a binder says so after it has bound it.
+// maySettle reports whether a marked volume that has left its filler claim can get its intended
+// policy. It can if it has a claim, is Available, or its next claim is gone too. While it is
+// Released for another cause, its provisioner would destroy it by phase and policy. That
+// includes a volume just bound to a claim, because binders write the phase afterwards.
 func maySettle(v *View, vol *corev1.PersistentVolume) bool {
 	switch {
 	case vol.Spec.ClaimRef == nil:
@@ -182,8 +182,8 @@ func maySettle(v *View, vol *corev1.PersistentVolume) bool {
 	return true
 }
 
-// passed says that a marked volume is Released by another claim than its filler claim,
-// or is still, from that one, though another has it.
+// passed reports whether a marked volume is Released with another claim than its filler claim
+// in claimRef. Either that claim released it, or the phase is still from the filler claim.
 func passed(vol *corev1.PersistentVolume) bool {
 	return marked(vol) && !isFilling(vol) && vol.Spec.ClaimRef != nil && vol.Status.Phase == corev1.VolumeReleased
 }

@@ -15,7 +15,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// did names the actions of a plan, without those that only tell.
+// did names the actions of a plan, without Events and status.
 func did(p Plan) string {
 	var names []string
 	for _, a := range p.all() {
@@ -40,7 +40,7 @@ func did(p Plan) string {
 	return strings.Join(names, ", ")
 }
 
-// changed names a change of a volume by what it comes to.
+// changed names a change of a volume by its result.
 func changed(c Change) string {
 	switch {
 	case c.To.Spec.ClaimRef != nil && volume.GivenUp(c.To, testNamespace):
@@ -169,7 +169,7 @@ func TestThePlanOfAPool(t *testing.T) {
 	}
 }
 
-// orders are those of slots from one to before another.
+// orders are the orders of slots from one to before another.
 func orders(from, to int) string {
 	var text strings.Builder
 	for i := from; i < to; i++ {
@@ -204,7 +204,7 @@ func with2(c corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeC
 
 func labelled(vol *corev1.PersistentVolume) { vol.Labels = map[string]string{"pool": testSet} }
 
-// youngFiller is the filler claim of slot 0, made at testTime.
+// youngFiller is the filler claim of slot 0, created at testTime.
 func youngFiller(s *tarnv1.PersistentVolumeSet, vol string) corev1.PersistentVolumeClaim {
 	return filler(s, 0, vol, func(c *corev1.PersistentVolumeClaim) { c.CreationTimestamp = metav1.NewTime(testTime) })
 }
@@ -348,14 +348,14 @@ func TestAVolumeThatIsBeingRecycledIsNamedWhenItsSetGoes(t *testing.T) {
 	}
 }
 
-// The hash is on volumes that are there: another one replaces every spare.
+// The hash is stored on existing volumes: another hash replaces every spare.
 func TestATemplateIsKnownByWhatMakesItsVolumes(t *testing.T) {
 	s := set(1, 1)
 	if got, want := hashOf(&s.Spec.Template), "390be258a3c83f0c"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	was := hashOf(&s.Spec.Template)
-	s.Spec.Template.Spec.Local = &corev1.LocalVolumeSource{Path: "/"} // of no use to a pool
+	s.Spec.Template.Spec.Local = &corev1.LocalVolumeSource{Path: "/"} // has no effect in a pool
 	if hashOf(&s.Spec.Template) != was {
 		t.Error("a field that makes no difference to volumes makes one to the hash")
 	}

@@ -14,14 +14,14 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// run is a controller at work on a model, whose caches are behind, each kind by
-// itself, and never go back.
+// run is a controller at work on a model. Its caches lag, each kind by itself, and never go
+// back.
 type run struct {
 	*model
 	t       *rapid.T
 	history []moment
 	seen    [7]int
-	// team are those at work on all sets of the cluster.
+	// team are the controllers of all sets of the cluster.
 	team []*run
 }
 
@@ -47,8 +47,7 @@ func (r *run) cached() moment {
 	return moment{r.behind(0).set, r.behind(1).filler, r.behind(2).claims, r.behind(3).pods, r.behind(4).volumes, r.behind(5).tenants, r.behind(6).sets}
 }
 
-// live reads one list after the other, as the controller does, while the cluster
-// goes on.
+// live reads one list after the other, as the controller does, while the cluster continues.
 func (r *run) live() moment {
 	at := r.now()
 	r.others()
@@ -58,7 +57,7 @@ func (r *run) live() moment {
 	return at
 }
 
-// others lets the rest of the cluster do some of what it may.
+// others lets the rest of the cluster take some of its steps.
 func (r *run) others() {
 	for range rapid.IntRange(0, 3).Draw(r.t, "steps") {
 		steps := append(r.steps(), r.meanwhile()...)
@@ -73,8 +72,8 @@ func (r *run) others() {
 	}
 }
 
-// reconcile is the controller's, which may be killed after any of its writes. fresh
-// caches are those of a cluster at rest.
+// reconcile is one reconcile of the controller, which may be killed after any of its writes.
+// fresh caches are those of a cluster at rest.
 func (r *run) reconcile(fresh, faults bool) (wrote int) {
 	at := r.now()
 	if !fresh {
@@ -103,8 +102,8 @@ func (r *run) reconcile(fresh, faults bool) (wrote int) {
 	return wrote
 }
 
-// write does actions up to the first that fails. What the API server refuses is not done;
-// of what it does, the answer may be lost.
+// write does actions up to the first that fails. A write may be rejected, or be made while its
+// answer is lost.
 func (r *run) write(actions Together, faults bool) (wrote int, killed bool) {
 	for _, a := range actions {
 		if faults {
@@ -135,8 +134,7 @@ func (r *run) write(actions Together, faults bool) (wrote int, killed bool) {
 	return wrote, false
 }
 
-// settle lets everything come to rest; nobody draws and nobody leaves any more, and
-// nothing fails.
+// settle lets everything come to rest. No claim draws or leaves any more, and nothing fails.
 func (r *run) settle() {
 	for range 1000 {
 		idle := true
@@ -161,7 +159,7 @@ func (r *run) settle() {
 	r.t.FailNow()
 }
 
-// waitsForBurst lets the time pass until all may order new volumes again. It says whether
+// waitsForBurst advances the time until all sets may order volumes again. It reports whether
 // any had to wait.
 func (r *run) waitsForBurst() (any bool) {
 	for _, one := range r.team {
@@ -176,7 +174,7 @@ func (r *run) waitsForBurst() (any bool) {
 	return any
 }
 
-// change is an administrator's.
+// change is a change by an administrator.
 func (r *run) change() {
 	s := r.set
 	switch rapid.IntRange(0, 7).Draw(r.t, "change") {
@@ -205,8 +203,8 @@ func (r *run) change() {
 	r.remember()
 }
 
-// guard is an administrator who protects a volume, and erase one who deletes it before
-// it is in the pool.
+// guard is an administrator who protects a volume, erase one who deletes it before it is in the
+// pool.
 func (m *model) guard(vol *corev1.PersistentVolume) {
 	vol.Labels = merge(vol.Labels, map[string]string{tarnv1.LabelDeletionProtection: "true"})
 	m.touch(vol, vol.Status.Phase)
@@ -265,12 +263,12 @@ func TestAPoolKeepsItsPromises(t *testing.T) {
 	})
 }
 
-// checkFull wants as many spares as there can be.
+// checkFull expects as many spares as possible.
 func (r *run) checkFull() {
 	r.never()
 	v, spec := r.view(r.now()), r.set.Spec
 	n, free := count(v), r.free()
-	held, stay := int32(0), int32(0) // by their label, or by another set: spares; and those that were given up
+	held, stay := int32(0), int32(0) // spares kept by their label or another set; volumes given up and kept by their label
 	for i := range v.Volumes {
 		vol := &v.Volumes[i]
 		switch state := stateOf(vol, testNamespace); {
@@ -294,14 +292,14 @@ func (r *run) checkFull() {
 		switch {
 		case marked(vol):
 			r.t.Errorf("volume %s is half-way for ever: %+v, %+v, %v", vol.Name, vol.Spec.ClaimRef, vol.Status, vol.ObjectMeta)
-		case volume.DeletionProtected(vol): // nor is it scrubbed
+		case volume.DeletionProtected(vol): // a protected volume is not scrubbed either
 		case stateOf(vol, testNamespace) == recycling, r.mayScrub(vol) && vol.Annotations[tarnv1.AnnotationRecycle] != "":
 			r.t.Errorf("volume %s is to be recycled, and never is", vol.Name)
 		}
 	}
 }
 
-// checkEnded wants nothing left of a set but what is used or was to be left.
+// checkEnded expects nothing left of a set except what is used or had to stay.
 func (r *run) checkEnded() {
 	r.never()
 	if r.set != nil || r.filler != nil || len(r.claims)+len(r.pods) > 0 {

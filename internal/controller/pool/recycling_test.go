@@ -13,13 +13,13 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// asksToRecycle has the volumes of a set recycled by their own word.
+// asksToRecycle has the volumes of a set recycled, by an annotation of their own.
 func asksToRecycle(s *tarnv1.PersistentVolumeSet) {
 	s.Spec.Template.Metadata.Annotations = map[string]string{tarnv1.AnnotationRecycle: string(tarnv1.RecycleFiles)}
 	s.Spec.Template.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 }
 
-// mustBeIdle tells of a pool that takes a volume from its tenant, or from under a scrub.
+// mustBeIdle reports a pool that takes a volume away from its tenant or from a scrub.
 func (m *model) mustBeIdle(vol *corev1.PersistentVolume, what string) {
 	switch ref := vol.Spec.ClaimRef; {
 	case ref != nil && m.tenants[string(ref.UID)]:
@@ -31,8 +31,8 @@ func (m *model) mustBeIdle(vol *corev1.PersistentVolume, what string) {
 	}
 }
 
-// stepsOfRecycling are those of the controller that recycles released volumes, and of the
-// scrub claims that it makes. A scrub that fails is not among them: it is tried again.
+// stepsOfRecycling are the steps of the recycle controller, and of its scrub claims. A failed
+// scrub is not among them, because it is retried.
 func (m *model) stepsOfRecycling(vol *corev1.PersistentVolume) []func() {
 	ref := vol.Spec.ClaimRef
 	if ref == nil || ref.UID == "" || vol.Annotations[tarnv1.AnnotationRecycle] == "" {
@@ -41,7 +41,7 @@ func (m *model) stepsOfRecycling(vol *corev1.PersistentVolume) []func() {
 	ours, uid := isScrubbed(vol, testNamespace), string(ref.UID)
 	switch {
 	case ours && m.scrubs[uid]:
-		return []func(){func() { // the pod has ended well, and the claim goes
+		return []func(){func() { // the pod has succeeded, and the claim is deleted
 			delete(m.scrubs, uid)
 			m.scrubbed[uid] = true
 		}}
@@ -66,8 +66,7 @@ func (m *model) stepsOfRecycling(vol *corev1.PersistentVolume) []func() {
 	return nil
 }
 
-// certify writes on a volume that it was recycled in the passage of a scrub claim, and
-// nobody's from a time on.
+// certify records on a volume that it was recycled for a scrub claim, and freed at a time.
 func certify(vol *corev1.PersistentVolume, claim string, at time.Time) {
 	data, err := json.Marshal(tarnv1.RecycleCertificate{Method: tarnv1.RecycleFiles, Claim: claim, Freed: &metav1.Time{Time: at}})
 	if err != nil {
@@ -76,7 +75,7 @@ func certify(vol *corev1.PersistentVolume, claim string, at time.Time) {
 	metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecycled, string(data))
 }
 
-// recycledBefore is a spare of the set that was drawn and recycled, and is nobody's now.
+// recycledBefore adds a spare of the set that was drawn, recycled and freed.
 func (m *model) recycledBefore(name string) {
 	vol := volumeOf(m.set, name, retained)
 	delete(vol.Annotations, tarnv1.AnnotationPoolUnused)
@@ -87,8 +86,8 @@ func (m *model) recycledBefore(name string) {
 	m.volumes[name] = vol
 }
 
-// mayScrub goes by what the recycling controller goes by: a released volume, or one that
-// could not be recycled, that is on no way into a pool or out of one.
+// mayScrub decides as the recycle controller does. The volume is released, or could not be
+// recycled, and is not on a way into a pool or out of one.
 func (m *model) mayScrub(vol *corev1.PersistentVolume) bool {
 	gone := vol.Status.Phase == corev1.VolumeReleased || vol.Status.Phase == corev1.VolumeFailed
 	passing := volume.Passing(vol, testNamespace) && !isScrubbed(vol, testNamespace)
@@ -96,7 +95,8 @@ func (m *model) mayScrub(vol *corev1.PersistentVolume) bool {
 		vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain
 }
 
-// spoil is a scrub that fails: its claim goes, and the volume is Failed until the next.
+// spoil is a scrub that fails: its claim is deleted, and the volume is Failed until the next
+// attempt.
 func (m *model) spoil(vol *corev1.PersistentVolume) {
 	if ref := vol.Spec.ClaimRef; ref != nil && m.scrubs[string(ref.UID)] && strings.HasPrefix(ref.Name, tarnv1.ScrubPrefix) {
 		delete(m.scrubs, string(ref.UID))
@@ -104,7 +104,7 @@ func (m *model) spoil(vol *corev1.PersistentVolume) {
 	}
 }
 
-// ask is an administrator who has a volume recycled when it is released.
+// ask is an administrator who requests that a volume be recycled when it is released.
 func (m *model) ask(vol *corev1.PersistentVolume) {
 	metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecycle, string(tarnv1.RecycleFiles))
 	m.touch(vol, vol.Status.Phase)

@@ -22,8 +22,8 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// refuse has the API server refuse an operation where expression is false, and waits
-// until it does so to what is tried by.
+// refuse makes the API server reject an operation for which expression is false. It waits until
+// the API server rejects a call of try.
 func (w *world) refuse(operation, resource, expression string, try func() error) {
 	w.T.Helper()
 	name := "refuses-" + w.name
@@ -46,7 +46,7 @@ func (w *world) refuse(operation, resource, expression string, try func() error)
 	})
 }
 
-// reason wants a set to have a reason for its condition.
+// reason expects a reason in the condition of a set.
 func (w *world) reason(s *tarnv1.PersistentVolumeSet, want string) func() string {
 	return func() string {
 		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))

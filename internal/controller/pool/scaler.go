@@ -22,19 +22,19 @@ const (
 	reasonNotNamed = "NotNamedBySet"
 )
 
-// concernsScaler: one of them names the other.
+// concernsScaler reports whether a set and a scaler name each other in at least one direction.
 func concernsScaler(set *tarnv1.PersistentVolumeSet, o client.Object) bool {
 	scaler, ok := o.(*tarnv1.PersistentVolumeSetScaler)
 	return ok && (scaler.Spec.PersistentVolumeSet == set.Name || isNamed(set, scaler))
 }
 
-// isNamed says that a set names a scaler.
+// isNamed reports whether a set names a scaler.
 func isNamed(set *tarnv1.PersistentVolumeSet, scaler *tarnv1.PersistentVolumeSetScaler) bool {
 	ref := set.Spec.Scaler
 	return ref != nil && ref.Namespace == scaler.Namespace && ref.Name == scaler.Name
 }
 
-// scaler is the one that the set follows: they name each other; nil for none.
+// scaler is the scaler that the set follows: they name each other; nil for none.
 func (v *View) scaler() *tarnv1.PersistentVolumeSetScaler {
 	for i := range v.Scalers {
 		if s := &v.Scalers[i]; s.Spec.PersistentVolumeSet == v.Set.Name && isNamed(v.Set, s) && s.DeletionTimestamp == nil {
@@ -44,7 +44,7 @@ func (v *View) scaler() *tarnv1.PersistentVolumeSetScaler {
 	return nil
 }
 
-// follows gives the minimum that the set should have: without a scaler, the one it has.
+// follows returns the minimum that the set should have; without a scaler, the present one.
 func follows(v *View) int32 {
 	scaler := v.scaler()
 	if scaler == nil {
@@ -53,7 +53,7 @@ func follows(v *View) int32 {
 	return min(scaler.Spec.Replicas, v.Set.Spec.MaximumReplicas)
 }
 
-// scalerText tells of a scaler that the set names in vain.
+// scalerText describes a scaler that the set names in vain.
 func scalerText(v *View) string {
 	if ref := v.Set.Spec.Scaler; ref != nil && v.scaler() == nil {
 		return fmt.Sprintf("; spec.scaler names PersistentVolumeSetScaler %s/%s, which does not exist or does not name this set", ref.Namespace, ref.Name)
@@ -61,13 +61,13 @@ func scalerText(v *View) string {
 	return ""
 }
 
-// reportScalers writes what has changed in the status of the scalers that name the set.
+// reportScalers writes the changed status of the scalers that name the set.
 func reportScalers(v *View, status tarnv1.PersistentVolumeSetStatus, now time.Time) []Action {
 	var actions []Action
 	for i := range v.Scalers {
 		s := &v.Scalers[i]
 		if s.Spec.PersistentVolumeSet != v.Set.Name {
-			continue // another set tells it
+			continue // the reconcile of that set reports it
 		}
 		to := *s.Status.DeepCopy()
 		to.Replicas, to.Selector = status.UnboundReplicas, status.Selector

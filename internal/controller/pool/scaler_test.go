@@ -31,8 +31,8 @@ func TestASetFollowsTheScalerThatItNamesAndThatNamesIt(t *testing.T) {
 		set      *tarnv1.PersistentVolumeSet
 		replicas int32
 		change   func(*tarnv1.PersistentVolumeSetScaler)
-		want     int32 // -1: the set is left as it is
-		// wantCondition of the scaler and wantText of the set's Ready; empty for none.
+		want     int32 // -1: the set is unchanged
+		// wantCondition is the scaler's, wantText is in the set's Ready; empty for none.
 		wantCondition metav1.ConditionStatus
 		wantText      string
 	}{

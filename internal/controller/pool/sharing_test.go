@@ -25,7 +25,7 @@ func (w *world) madeBy(s *tarnv1.PersistentVolumeSet) int {
 	return n
 }
 
-// says waits for the reason of a set's condition Ready and its number of spares.
+// says waits for a reason in the set's condition Ready, and for its number of spares.
 func (w *world) says(s *tarnv1.PersistentVolumeSet, reason string, spares int32) {
 	w.T.Helper()
 	w.Eventually(s.Name+" to be "+reason, func() string {
@@ -38,14 +38,14 @@ func (w *world) says(s *tarnv1.PersistentVolumeSet, reason string, spares int32)
 	})
 }
 
-// Two sets of the same labels, whose controller works on both at once.
+// The controller works on two sets with the same labels at once.
 func TestTwoSetsOfTheSameVolumesMakeNoneTooManyAndOneOutlivesTheOther(t *testing.T) {
 	server := testkit.OwnAPIServer(t)
 	for _, c := range []struct {
 		name, orphan string
 		least, most  int
 	}{
-		{"shared-gone", "", 0, 1}, // the one that is drawn
+		{"shared-gone", "", 0, 1}, // this one is drawn
 		{"shared-kept", "true", 5, 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestTwoSetsOfTheSameVolumesMakeNoneTooManyAndOneOutlivesTheOther(t *testing
 			if w.made != 4 || w.madeBy(deep) != 4 {
 				t.Errorf("%d volumes were made, want 4", w.made)
 			}
-			// A change of the one is a change for the other: nothing else tells of it.
+			// A change of one set matters to the other, and no other event reports it.
 			base := wide.DeepCopy()
 			wide.Spec.MaximumReplicas = 5
 			w.Must(w.Client.Patch(w.Ctx, wide, client.MergeFrom(base)))
@@ -87,7 +87,7 @@ func TestTwoSetsOfTheSameVolumesMakeNoneTooManyAndOneOutlivesTheOther(t *testing
 				w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(claim), claim))
 				left := w.madeBy(deep)
 				if there := len(w.pool()); int(wide.Status.Replicas) != there {
-					return fmt.Sprintf("%+v, but there are %d volumes", wide.Status, there) // of before the other went
+					return fmt.Sprintf("%+v, but there are %d volumes", wide.Status, there) // the count from before the other set was deleted
 				}
 				if wide.Status.UnboundReplicas < 3 || wide.Status.CreatingReplicas > 0 || wide.Status.Replicas > 5 || claim.Status.Phase != corev1.ClaimBound {
 					return fmt.Sprintf("%+v, %d volumes of the other are left, the claim is %s", wide.Status, left, claim.Status.Phase)

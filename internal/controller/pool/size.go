@@ -11,18 +11,18 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// fillingAtOnce is how many volumes of a set are made at once.
+// fillingAtOnce is how many volumes of a set are being made at once.
 const fillingAtOnce = 16
 
-// orderedAtOnce is how many of them are ordered in one look: sixteen that are begun in the
-// same moment take the API server from those who draw.
+// orderedAtOnce is how many of them one reconcile orders. Sixteen begun in the same moment
+// would take API server capacity from the claims.
 const orderedAtOnce = 4
 
-// stuckAfter is how long the others wait for one that is being deleted: a provisioner
-// that fails for ever must not hold up the pool for ever.
+// stuckAfter is how long the other departures wait for one that is being deleted. A provisioner
+// that always fails must not block the pool for ever.
 const stuckAfter = 10 * time.Minute
 
-// size makes the pool as large as it should be: volumes are ordered, or given up.
+// size makes the pool as large as it should be: it orders volumes or gives them up.
 func size(v *View, now time.Time) []Action {
 	var actions []Action
 	for i := range v.Volumes {
@@ -40,17 +40,17 @@ func size(v *View, now time.Time) []Action {
 		if n.spares > wanted {
 			actions = append(actions, giveUpOne(v, now, func(vol *corev1.PersistentVolume) bool { return outdated(v.Set, vol) })...)
 		} else {
-			wanted++ // the new one comes before an old one goes
+			wanted++ // the new one is created before an old one is deleted
 		}
 	}
 	orders := order(v, min(wanted-n.spares-n.creating, room(v, n), fillingAtOnce-n.creating, orderedAtOnce))
 	if class := renewClass(v); len(class) > 0 {
-		return append(actions, append(class, orders...)) // none is made of another class
+		return append(actions, append(class, orders...)) // orders need the new class
 	}
 	return append(actions, orders...)
 }
 
-// renewClass makes the filler class what it should be.
+// renewClass corrects the filler class.
 func renewClass(v *View) Together {
 	class := fillerClass(v.Set, v.Class)
 	switch {
@@ -62,8 +62,8 @@ func renewClass(v *View) Together {
 	return nil
 }
 
-// order creates filler claims in the lowest free slots. A slot is a name, so whoever
-// orders the same volume twice is told that it is ordered.
+// order creates filler claims in the lowest free slots. A slot is part of the name, so a
+// repeated order of the same volume fails harmlessly.
 func order(v *View, n int32) []Action {
 	taken := map[string]bool{}
 	for i := range v.Claims {
@@ -81,8 +81,8 @@ func order(v *View, n int32) []Action {
 	return actions
 }
 
-// shrink takes back what was ordered and is not there yet, and gives up the largest
-// spare, one by one: each is looked at anew.
+// shrink takes back orders that have no volume yet, and gives up the largest spare. It gives up
+// one at a time, because each takes a new decision.
 func shrink(v *View, now time.Time, over int) []Action {
 	var actions []Action
 	for i := len(v.Claims) - 1; i >= 0 && over > 0; i-- {
@@ -97,8 +97,7 @@ func shrink(v *View, now time.Time, over int) []Action {
 	return actions
 }
 
-// giveUpOne gives up the largest of the spares that may go, unless one is on its way
-// out.
+// giveUpOne gives up the largest of the permitted spares, unless a volume is already leaving.
 func giveUpOne(v *View, now time.Time, may func(*corev1.PersistentVolume) bool) []Action {
 	for _, d := range departures(v) {
 		if !d.stuck(now) {
@@ -118,7 +117,7 @@ func giveUpOne(v *View, now time.Time, may func(*corev1.PersistentVolume) bool) 
 	return []Action{Together{parting(v, best), Post{corev1.EventTypeNormal, eventGivenUp, fmt.Sprintf("spare volume %s is removed from the pool", best.Name)}}}
 }
 
-// before orders spares by which should go first.
+// before orders spares by which one is given up first.
 func before(v *View, a, b *corev1.PersistentVolume) bool {
 	sizeA, sizeB := a.Spec.Capacity[corev1.ResourceStorage], b.Spec.Capacity[corev1.ResourceStorage]
 	old := func(vol *corev1.PersistentVolume) int {
@@ -130,8 +129,8 @@ func before(v *View, a, b *corev1.PersistentVolume) bool {
 	return cmp.Or(sizeB.Cmp(sizeA), cmp.Compare(old(a), old(b)), cmp.Compare(a.Name, b.Name)) < 0
 }
 
-// mayGiveUp says that a volume is a spare, settled, unprotected and no other set's.
-// The uid of a set that is no more makes it nobody's.
+// mayGiveUp reports whether a volume is a settled, unprotected spare of no other set. A volume
+// whose set no longer exists belongs to no set.
 func mayGiveUp(v *View, vol *corev1.PersistentVolume) bool {
 	ours, whose := madeBy(v.Set, vol), vol.Annotations[tarnv1.AnnotationPoolUID]
 	return v.stateOf(vol) == spare && !volume.DeletionProtected(vol) && !(ours && marked(vol)) && (ours || !v.Sets[whose])
@@ -141,9 +140,8 @@ func outdated(set *tarnv1.PersistentVolumeSet, vol *corev1.PersistentVolume) boo
 	return madeBy(set, vol) && vol.Annotations[tarnv1.AnnotationPoolTemplate] != hashOf(&set.Spec.Template)
 }
 
-// finish deletes the object of a volume that this set has given up and that no
-// provisioner deletes, once it has said what stays. One that was protected afterwards stays
-// as it is.
+// finish deletes the object of a volume that this set has given up and that no provisioner
+// deletes. It first reports what stays. A volume that was protected afterwards stays as it is.
 func finish(v *View, vol *corev1.PersistentVolume) []Action {
 	ref := vol.Spec.ClaimRef
 	if vol.DeletionTimestamp != nil || ref == nil || ref.UID != v.Set.UID || !volume.GivenUp(vol, v.Namespace) || provisionerDeletes(vol) || volume.DeletionProtected(vol) {

@@ -2,8 +2,8 @@ package pool
 
 import tarnv1 "tarn.dev/tarn/api/v1alpha1"
 
-// spread deals out the values of a template's topologyKey so that spares, and those
-// being made, are as even as can be.
+// spread distributes the values of a template's topologyKey so that the spares, including those
+// being made, are as even as possible.
 type spread struct {
 	domains []string
 	volumes map[string]int
@@ -24,7 +24,7 @@ func newSpread(v *View) *spread {
 	return s
 }
 
-// next gives the domain that has the fewest, empty where there is none.
+// next returns the domain that has the fewest spares; empty if there is no domain.
 func (s *spread) next() string {
 	best := ""
 	for _, domain := range s.domains {

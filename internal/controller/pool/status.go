@@ -67,8 +67,9 @@ const (
 // noProvisioner is the provisioner of classes whose volumes are made by hand.
 const noProvisioner = "kubernetes.io/no-provisioner"
 
-// counts of a pool. Each volume is counted once. Outdated are some of the spares, and
-// replaceable those of them that may go. Coming are being made for other sets.
+// counts are the volumes of a pool, each counted once. Outdated is part of the spares, and
+// replaceable is the part of Outdated that may be given up. Coming are being made for other
+// sets.
 type counts struct {
 	total, coming, used, spares, creating, recycling, released, failed, leaving, outdated, replaceable int32
 }
@@ -110,7 +111,7 @@ func count(v *View) counts {
 			continue
 		case claim.DeletionTimestamp == nil:
 			n.creating++
-		default: // taken back
+		default: // the order was taken back
 			n.leaving++
 		}
 		n.total++
@@ -118,7 +119,7 @@ func count(v *View) counts {
 	return n
 }
 
-// trouble is why no volume can be made.
+// trouble is why no volume can be created.
 type trouble struct{ reason, message string }
 
 func troubleOf(v *View) *trouble {
@@ -163,7 +164,7 @@ func provisionerTrouble(p *pavv1.PavProvisioner) *trouble {
 	return nil
 }
 
-// statusOf is the set's status as the view has it.
+// statusOf computes the set's status from the view.
 func statusOf(v *View, now time.Time) tarnv1.PersistentVolumeSetStatus {
 	n := count(v)
 	status := *v.Set.Status.DeepCopy()
@@ -217,7 +218,7 @@ func readyOf(v *View, n counts, now time.Time) metav1.Condition {
 	return not(reasonFilling, have)
 }
 
-// replacing says what is out of the ordinary in a pool that is full.
+// replacing describes what is unusual in a full pool.
 func replacing(v *View, n counts) string {
 	spec := v.Set.Spec
 	text := protectedText(v, n)
@@ -244,8 +245,8 @@ func unschedulable(pod *corev1.Pod) string {
 	return ""
 }
 
-// report writes the status where it has changed, and tells of a set that can no
-// longer be filled.
+// report writes the status if it has changed, and emits an Event about a set that can no longer
+// be filled.
 func report(v *View, now time.Time) []Action {
 	if v.Set == nil || ended(v.Set) {
 		return nil

@@ -45,7 +45,7 @@ func TestEventsOfVolumesThatAreKeptAreNotMerged(t *testing.T) {
 	}
 }
 
-// tellsOf says as the how manieth action a plan tells of storage that is kept, -1 for none.
+// tellsOf is the index of the action that reports kept storage; -1 for none.
 func tellsOf(p Plan, storage string) int {
 	return slices.IndexFunc(p.all(), func(a Action) bool {
 		post, is := a.(Post)
@@ -76,7 +76,7 @@ func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
 		}
 		return settle(vol)
 	}
-	// recycledAt was drawn once, and was nobody's from a time on.
+	// recycledAt is a volume that was drawn once, and was recycled and freed at a time.
 	recycledAt := func(at time.Time, changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 		vol := volumeOf(s, "a", retained, func(vol *corev1.PersistentVolume) { delete(vol.Annotations, tarnv1.AnnotationPoolUnused) })
 		certify(vol, "scrub-claim", at)
@@ -146,7 +146,8 @@ func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
 			if got := to.Spec.PersistentVolumeReclaimPolicy; got != c.want || !volume.GivenUp(to, testNamespace) {
 				t.Errorf("got policy %s and claimRef %v, want %s and a claim that never existed", got, to.Spec.ClaimRef, c.want)
 			}
-			// What stays is named before the object goes, also by whoever comes after a kill.
+			// The plan names what stays before it deletes the object, so that a successor after
+			// a kill does too.
 			if goes := did(plan(view(s, to), testTime)); c.want == corev1.PersistentVolumeReclaimRetain {
 				if tellsOf(plan(view(s, to), testTime), `driver csi.example.com, handle "h-1"`) != 0 || goes != "remove a" {
 					t.Errorf("the storage is not named before its volume goes: it does %s", goes)

@@ -14,16 +14,16 @@ import (
 type state string
 
 const (
-	// spare: Available and nobody's.
+	// spare: Available, and no claim wants it.
 	spare state = "Spare"
-	// joining: on its way into the pool: still its filler claim's, or nobody's and not
+	// joining: on its way into the pool. It has its filler claim, or has no claim and is not
 	// Available yet.
 	joining state = "Joining"
-	// used: a claim's, or reserved for one.
+	// used: bound to a claim, or reserved for one.
 	used state = "Used"
-	// recycling: released, and to be Available again, or at its scrub claim.
+	// recycling: released and to be recycled, or bound to its scrub claim.
 	recycling state = "Recycling"
-	// released: its claim is gone and its data is there.
+	// released: its claim is gone, its data is not.
 	released state = "Released"
 	// failed: could not be reclaimed.
 	failed state = "Failed"
@@ -31,8 +31,8 @@ const (
 	leaving state = "Leaving"
 )
 
-// stateOf: a volume that points at no claim is used all the same where a claim points
-// at it; the binder repairs that.
+// stateOf is the state of a volume in the view. A volume without claimRef is used if a claim
+// names it; the binder repairs the claimRef.
 func (v *View) stateOf(vol *corev1.PersistentVolume) state {
 	if vol.DeletionTimestamp == nil && vol.Spec.ClaimRef == nil && v.Claimed[vol.Name] {
 		return used
@@ -44,8 +44,8 @@ func (v *View) stateOf(vol *corev1.PersistentVolume) state {
 	return state
 }
 
-// recycles says that a released volume is not kept for its former claim, and will be
-// recycled by a method that it or its class names.
+// recycles reports whether a released volume will be recycled, by a method that it or its class
+// names. A volume kept for its former claim will not.
 func (v *View) recycles(vol *corev1.PersistentVolume) bool {
 	class := v.Class
 	if class != nil && class.Name != volume.ClassOfVolume(vol) {
@@ -54,13 +54,13 @@ func (v *View) recycles(vol *corev1.PersistentVolume) bool {
 	return volume.RecycleMethodOf(vol, class) != "" && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain && !volume.Held(vol)
 }
 
-// isScrubbed says that a volume points at its scrub claim.
+// isScrubbed reports whether a volume points at its scrub claim.
 func isScrubbed(vol *corev1.PersistentVolume, namespace string) bool {
 	ref := vol.Spec.ClaimRef
 	return ref.Namespace == namespace && ref.Name == volume.ScrubClaim(vol)
 }
 
-// stateOf goes by the volume alone.
+// stateOf is the state that follows from the volume alone.
 func stateOf(vol *corev1.PersistentVolume, namespace string) state {
 	ref := vol.Spec.ClaimRef
 	switch {
@@ -68,7 +68,7 @@ func stateOf(vol *corev1.PersistentVolume, namespace string) state {
 		return leaving
 	case ref == nil && vol.Status.Phase == corev1.VolumeAvailable:
 		return spare
-	case ref == nil: // the binder is about to say so
+	case ref == nil: // the binder has yet to make it Available
 		return joining
 	case volume.GivenUp(vol, namespace):
 		return leaving
@@ -86,32 +86,32 @@ func stateOf(vol *corev1.PersistentVolume, namespace string) state {
 	return released
 }
 
-// marked says that a volume is on the passage from its filler claim into the pool.
+// marked reports whether a volume is on its way from its filler claim into the pool.
 func marked(vol *corev1.PersistentVolume) bool {
 	return vol.Annotations[tarnv1.AnnotationPoolFilling] != ""
 }
 
-// isFilling says that a marked volume still points at its filler claim.
+// isFilling reports whether a marked volume still points at its filler claim.
 func isFilling(vol *corev1.PersistentVolume) bool {
 	ref := vol.Spec.ClaimRef
 	return marked(vol) && ref != nil && string(ref.UID) == vol.Annotations[tarnv1.AnnotationPoolFilling]
 }
 
-// unused says that nobody has drawn a settled volume since it joined the pool: it was
-// Available all the time. A time has whole seconds, so who had it for less is known by what
-// the binder has noted.
+// unused reports whether no claim has drawn a settled volume since it joined the pool: it was
+// Available all the time. Times have whole seconds, so the binder's annotation shows a claim
+// that had it for less.
 func unused(vol *corev1.PersistentVolume) bool {
 	at, since := vol.Status.LastPhaseTransitionTime, vol.Annotations[tarnv1.AnnotationPoolUnused]
 	return !marked(vol) && vol.Status.Phase == corev1.VolumeAvailable && vol.Annotations[volume.AnnBoundByController] == "" && at != nil && since != "" && since == at.UTC().Format(time.RFC3339)
 }
 
-// freedWithin is how long after it was freed a volume may become Available and still
-// count as never drawn. The binder takes less than a second; the rest is for clocks.
+// freedWithin is how soon after it was freed a volume must become Available to count as never
+// drawn. The binder takes less than a second; the rest allows for clock differences.
 const freedWithin = time.Minute
 
-// justFreed says that a marked volume is Available for the first time since it was
-// freed. Else somebody may have drawn and released it, and an administrator cleared
-// its claimRef, all before the pool looked again.
+// justFreed reports whether a marked volume is Available for the first time since it was freed.
+// Otherwise a claim may have drawn and released it, and an administrator cleared its claimRef,
+// all between two reconciles of the pool.
 func justFreed(vol *corev1.PersistentVolume) bool {
 	at := vol.Status.LastPhaseTransitionTime
 	freed, err := time.Parse(time.RFC3339, vol.Annotations[tarnv1.AnnotationPoolUnused])
@@ -119,10 +119,10 @@ func justFreed(vol *corev1.PersistentVolume) bool {
 		vol.Annotations[volume.AnnBoundByController] == "" && at.Sub(freed).Abs() <= freedWithin
 }
 
-// emptied says that a volume was recycled and nobody has drawn it since: its certificate
-// says when it was made nobody's, and it became Available then and not later. Whoever
-// recycles takes that off when somebody has left the volume; the rest is for a controller
-// that was away then. A certificate of an earlier Tarn does not say it.
+// emptied reports whether a volume was recycled and not drawn since. Its certificate says when
+// it was freed, and it became Available then and not later. The recycle controller removes the
+// certificate when a claim has used the volume. The times cover the case that this controller
+// was down then. A certificate of an earlier Tarn has no such time.
 func emptied(vol *corev1.PersistentVolume) bool {
 	at, cert := vol.Status.LastPhaseTransitionTime, volume.CertificateOf(vol)
 	return cert != nil && cert.Claim != "" && cert.Freed != nil && vol.Annotations[tarnv1.AnnotationRecycleFailure] == "" &&
@@ -130,8 +130,8 @@ func emptied(vol *corev1.PersistentVolume) bool {
 		vol.Annotations[volume.AnnBoundByController] == "" && at.Sub(cert.Freed.Time).Abs() <= freedWithin
 }
 
-// provisionerDeletes says that the volume's provisioner destroys it, object and
-// storage, once it is released.
+// provisionerDeletes reports whether the volume's provisioner destroys it, object and storage,
+// once it is released.
 func provisionerDeletes(vol *corev1.PersistentVolume) bool {
 	return vol.Annotations[volume.AnnProvisionedBy] != "" && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 }

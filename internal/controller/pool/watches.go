@@ -18,8 +18,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// soon enqueues the sets that an object concerns, as it was or as it is, gatherTime
-// later.
+// soon enqueues the sets that an object concerns, before or after the event, with a delay of
+// gatherTime.
 func (r *reconciler) soon(concerned func(*tarnv1.PersistentVolumeSet, client.Object) bool) handler.Funcs {
 	return kube.Soon(gatherTime, func(ctx context.Context, old, current client.Object) []string {
 		list := &tarnv1.PersistentVolumeSetList{}
@@ -37,12 +37,13 @@ func (r *reconciler) soon(concerned func(*tarnv1.PersistentVolumeSet, client.Obj
 	})
 }
 
-// concernsSet: it is the set itself, or a neighbour.
+// concernsSet reports whether a changed set is this set or a neighbour.
 func concernsSet(set *tarnv1.PersistentVolumeSet, o client.Object) bool {
 	return set.Name == o.GetName() || concernsNeighbour(set, o)
 }
 
-// concernsVolume: it is selected, or the volume of a filler claim.
+// concernsVolume reports whether the set selects a volume, or the volume belongs to one of its
+// filler claims.
 func (r *reconciler) concernsVolume(set *tarnv1.PersistentVolumeSet, o client.Object) bool {
 	vol, ok := o.(*corev1.PersistentVolume)
 	if !ok {
@@ -75,10 +76,10 @@ func (r *reconciler) concernsRecord(set *tarnv1.PersistentVolumeSet, o client.Ob
 	return ok && strings.HasPrefix(record.Spec.Claim.Name, fillerPrefix(set.UID))
 }
 
-// concernsProvisioner: any may be that of a set's class.
+// concernsProvisioner is always true: any provisioner may be that of a set's class.
 func concernsProvisioner(*tarnv1.PersistentVolumeSet, client.Object) bool { return true }
 
-// ends lets the ends of claims pass alone.
+// ends passes only the end of claims.
 func ends() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },
@@ -87,8 +88,8 @@ func ends() predicate.Predicate {
 	}
 }
 
-// concernsHolder: the claim named a volume that is selected and points at no claim,
-// and may have been all that held it.
+// concernsHolder reports whether an ended claim named a selected volume without claimRef. The
+// claim may have been all that held the volume.
 func (r *reconciler) concernsHolder(set *tarnv1.PersistentVolumeSet, o client.Object) bool {
 	claim, ok := o.(*corev1.PersistentVolumeClaim)
 	if !ok || claim.Spec.VolumeName == "" {
@@ -96,7 +97,7 @@ func (r *reconciler) concernsHolder(set *tarnv1.PersistentVolumeSet, o client.Ob
 	}
 	vol := &corev1.PersistentVolume{}
 	if err := r.client.Get(context.Background(), types.NamespacedName{Name: claim.Spec.VolumeName}, vol); err != nil {
-		return false // from the cache: it is not there
+		return false // not in the cache
 	}
 	return vol.Spec.ClaimRef == nil && r.concernsVolume(set, vol)
 }

@@ -16,7 +16,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// knowsSets is a cache that holds sets alone.
+// knowsSets is a cache that has only sets.
 type knowsSets struct {
 	client.Client
 	sets []tarnv1.PersistentVolumeSet

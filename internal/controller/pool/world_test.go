@@ -25,12 +25,12 @@ import (
 
 func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
-// world is one API server with one set, and a stand-in for the binder, the scheduler,
-// an external provisioner and what lets objects go.
+// world is one API server with one set, and a stand-in for the binder, the scheduler, an
+// external provisioner and the deletion of objects.
 type world struct {
 	testkit.World
 	name string
-	// made counts the volumes the provisioner has made.
+	// made counts the volumes that the provisioner has made.
 	made int
 }
 
@@ -66,7 +66,7 @@ func (w *world) round() error {
 	return nil
 }
 
-// claim provisions for a claim, binds it, or lets it go.
+// claim provisions for a claim, binds it, or removes its finalizers.
 func (w *world) claim(c *corev1.PersistentVolumeClaim, volumes []corev1.PersistentVolume, pods []corev1.Pod) {
 	usedBy := slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == c.Name })
 	switch {
@@ -104,8 +104,8 @@ func (w *world) join(c *corev1.PersistentVolumeClaim, vol *corev1.PersistentVolu
 	_ = w.Client.Update(w.Ctx, c)
 }
 
-// provision makes the volumes of the world's own class: sets that other cases have left on
-// the API server are worked on too.
+// provision creates the volumes of the world's own class only: the controller also works on
+// sets that other tests have left on the API server.
 func (w *world) provision(c *corev1.PersistentVolumeClaim, used bool) {
 	class := &storagev1.StorageClass{}
 	if w.Client.Get(w.Ctx, client.ObjectKey{Name: *c.Spec.StorageClassName}, class) != nil || class.Provisioner != w.name || waits(class) && !used {
@@ -149,14 +149,14 @@ func (w *world) volume(vol *corev1.PersistentVolume, claims []corev1.PersistentV
 	}
 }
 
-// run starts the controller as the account it has in a cluster, and gives back what
-// ends it.
+// run starts the controller with the account it has in a cluster, and returns a function that
+// stops it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.T.Helper()
 	return testkit.Run(w.Ctx, w.T, restConfig, func(mgr ctrl.Manager) error { return Register(mgr, Options{Namespace: testNamespace}) })
 }
 
-// set makes a set of the world's class.
+// set creates a set of the world's class.
 func (w *world) set(minimum, maximum int32, changes ...testkit.With[*tarnv1.PersistentVolumeSet]) *tarnv1.PersistentVolumeSet {
 	w.T.Helper()
 	s := set(minimum, maximum, append([]testkit.With[*tarnv1.PersistentVolumeSet]{func(s *tarnv1.PersistentVolumeSet) {
@@ -169,7 +169,7 @@ func (w *world) set(minimum, maximum int32, changes ...testkit.With[*tarnv1.Pers
 	return s
 }
 
-// pool gives the volumes of the set.
+// pool returns the volumes of the set.
 func (w *world) pool() []corev1.PersistentVolume {
 	list := &corev1.PersistentVolumeList{}
 	if err := w.Client.List(w.Ctx, list, client.MatchingLabels{"pool": w.name}); err != nil {

@@ -16,7 +16,7 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// eventAction is what Events say was being done.
+// eventAction is the action that Events name.
 const eventAction = "Recycle"
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=create;delete;patch,namespace=tarn-system
@@ -26,7 +26,7 @@ const eventAction = "Recycle"
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes/status,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// apply does what a plan says, up to the first error.
+// apply carries out a plan up to the first error.
 func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
 	for _, a := range p.Actions {
 		if err := r.do(ctx, v, a); err != nil {
@@ -67,8 +67,8 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 	return fmt.Errorf("recycle: unknown action %T", a)
 }
 
-// create makes an object. One of the name that is there already is one the cache had
-// not shown, and its event brings the volume back.
+// create creates an object. If the name exists already, the cache was stale, and the object's
+// event triggers the next reconcile of the volume.
 func (r *reconciler) create(ctx context.Context, o client.Object) error {
 	if err := r.client.Create(ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
@@ -83,7 +83,7 @@ func (r *reconciler) delete(ctx context.Context, o client.Object, only client.Pr
 	return nil
 }
 
-// annotate gives a claim an annotation, or takes it off where it is empty.
+// annotate sets an annotation of a claim, or removes it if value is empty.
 func (r *reconciler) annotate(ctx context.Context, claim *corev1.PersistentVolumeClaim, key, value string) error {
 	to := claim.DeepCopy()
 	metav1.SetMetaDataAnnotation(&to.ObjectMeta, key, value)
@@ -96,8 +96,8 @@ func (r *reconciler) annotate(ctx context.Context, claim *corev1.PersistentVolum
 	return nil
 }
 
-// runStep starts a pod of the provisioner, unless another volume has what it would
-// destroy. What stands in the way for longer is noted on the volume.
+// runStep starts a pod of the provisioner, unless another volume uses the storage that it would
+// destroy. It records a lasting obstacle on the volume.
 func (r *reconciler) runStep(ctx context.Context, v *View, run RunStep) error {
 	err := r.confirmSole(ctx, v, run)
 	if err == nil {
@@ -124,7 +124,7 @@ func (r *reconciler) startStep(ctx context.Context, v *View, run RunStep) error 
 	return r.steps.Start(ctx, pod)
 }
 
-// confirmSole looks whether another volume has the handle whose storage a step touches.
+// confirmSole fails if another volume has the handle whose storage a step changes.
 func (r *reconciler) confirmSole(ctx context.Context, v *View, run RunStep) error {
 	if run.Step == tarnv1.StepCreation {
 		return nil
@@ -138,7 +138,7 @@ func (r *reconciler) confirmSole(ctx context.Context, v *View, run RunStep) erro
 		"%s has volumeHandle %q too, so the %s pod would delete its data; delete that volume, or remove annotation %s from this one", holders[0], handle, run.Step, tarnv1.AnnotationRecycle)}
 }
 
-// report writes a condition of a record, as the version it was decided on.
+// report writes a condition of a record, if the record is unchanged since it was read.
 func (r *reconciler) report(ctx context.Context, record *tarnv1.PavVolume, c metav1.Condition) error {
 	record = record.DeepCopy()
 	meta.SetStatusCondition(&record.Status.Conditions, c)
@@ -148,7 +148,8 @@ func (r *reconciler) report(ctx context.Context, record *tarnv1.PavVolume, c met
 	return nil
 }
 
-// change writes a volume; the binder, or whoever has undeleted it meanwhile, wins.
+// change writes a volume. If the binder or tarn undelete has changed it meanwhile, the write
+// fails.
 func (r *reconciler) change(ctx context.Context, from, to *corev1.PersistentVolume) error {
 	err := r.client.Patch(ctx, to, client.MergeFromWithOptions(from, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {

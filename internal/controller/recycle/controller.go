@@ -32,24 +32,24 @@ import (
 // indexClaim is the index of volumes by the claim they point at, as namespace/name.
 const indexClaim = "recycle.claim"
 
-// Options are what the controller needs beside the manager.
+// Options are what the controller needs besides the manager.
 type Options struct {
-	// Namespace is where scrub claims and pods are; nobody else may make claims there.
+	// Namespace is where scrub claims and pods are. Only Tarn may create claims there.
 	Namespace string
-	// Image is that of scrub pods: Tarn's own.
+	// Image is the image of scrub pods: Tarn's own.
 	Image string
 	// PullSecrets are the names of the Secrets in Namespace with which Image is pulled.
 	PullSecrets []string
 	// Steps makes the pods of PavProvisioners that recycle their volumes themselves.
 	Steps *steppod.Steps
-	// OwnBinder says that Tarn's binder runs in the place of Kubernetes', which recycles
-	// some volumes itself.
+	// OwnBinder means that Tarn's binder runs instead of Kubernetes', which recycles some
+	// volumes itself.
 	OwnBinder bool
-	// Pods is the cache of all pods, as kube.AllPods makes it.
+	// Pods is a cache of all pods, from kube.AllPods.
 	Pods cache.Cache
-	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
+	// MaxConcurrent is how many volumes are reconciled at once; 0 means one.
 	MaxConcurrent int
-	// Clock is the real one where it is nil.
+	// Clock is the time source; nil means the real clock.
 	Clock clock.PassiveClock
 }
 
@@ -67,7 +67,7 @@ type reconciler struct {
 	claims    kube.Claims
 }
 
-// Register adds the controller to a manager. Its queue holds names of volumes.
+// Register adds the controller to a manager. Requests are names of volumes.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
@@ -102,8 +102,8 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Complete(r)
 }
 
-// Reconcile gathers, plans and applies. What cannot be taken back is planned anew from
-// what the API server has.
+// Reconcile gathers, plans and applies for one volume. A plan that cannot be undone is made
+// again from the API server's state.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	now := r.clock.Now()
 	v, err := r.gather(ctx, r.client, request.Name)
@@ -120,7 +120,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return kube.Outcome(r.apply(ctx, v, p), p.Next, now)
 }
 
-// claimOf is what the index indexClaim has of a volume.
+// claimOf returns the keys of a volume in the index indexClaim.
 func claimOf(o client.Object) []string {
 	if vol, ok := o.(*corev1.PersistentVolume); ok && vol.Spec.ClaimRef != nil {
 		return []string{vol.Spec.ClaimRef.Namespace + "/" + vol.Spec.ClaimRef.Name}
@@ -156,7 +156,7 @@ func mapStage(_ context.Context, o client.Object) []reconcile.Request {
 	return nil
 }
 
-// mapProvisioner wakes the volumes whose provisioner could not recycle them.
+// mapProvisioner enqueues the volumes that could not be recycled by this provisioner.
 func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reconcile.Request {
 	records := &tarnv1.PavVolumeList{}
 	if err := r.client.List(ctx, records, client.MatchingLabels{tarnv1.LabelProvisioner: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
@@ -172,8 +172,8 @@ func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reco
 	return requests
 }
 
-// mapUser gives the volumes of the claims of a pod, which may be all that keeps them:
-// those that point at the claims, and those that the claims name.
+// mapUser enqueues the volumes of the claims of a pod, because the pod may be the last
+// consumer. These are the volumes that point at the claims, and those that the claims name.
 func (r *reconciler) mapUser(ctx context.Context, pod *corev1.Pod) []reconcile.Request {
 	var requests []reconcile.Request
 	if recycled, is := strings.CutPrefix(pod.Name, recyclerPrefix); is {

@@ -15,8 +15,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// life releases the volume and waits until it can be had again; it starts the
-// controller anew when the killer has ended it.
+// life releases the volume and waits until a claim can draw it again. It restarts the
+// controller whenever the killer stops it.
 func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPolicy) {
 	w.T.Helper()
 	w.until("binding", phase(corev1.VolumeBound))
@@ -56,7 +56,8 @@ func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPol
 	stop()
 }
 
-// certifies says whether a certificate is that of who was to recycle the volume.
+// certifies reports whether a certificate shows the expected recycler: the provisioner or the
+// scrub pod.
 func (w *world) certifies(cert *tarnv1.RecycleCertificate) bool {
 	if cert.Method != w.method || cert.Time == nil {
 		return false
@@ -114,7 +115,7 @@ func TestARunningPodKeepsAVolumeFromBeingScrubbed(t *testing.T) {
 	w.PodsMayRun("default")
 	w.Must(w.Client.Create(w.Ctx, user))
 	defer w.run(w.Config)()
-	w.Must(w.Client.Delete(w.Ctx, w.claim)) // whose protection the stand-in does not keep
+	w.Must(w.Client.Delete(w.Ctx, w.claim)) // the stand-in does not implement its protection
 	w.until("telling", func(vol *corev1.PersistentVolume) string {
 		if vol.Spec.ClaimRef == nil || vol.Spec.ClaimRef.UID != w.claim.UID {
 			w.T.Fatalf("it was given to %+v under a running pod", vol.Spec.ClaimRef)

@@ -1,21 +1,22 @@
-// Package recycle makes released volumes fit for their next claim: those of policy
-// Recycle, and those whose annotation tarn.dev/recycle names a method. It needs no help
-// of the volume's driver. The volume is given to a scrub claim in Tarn's namespace, a
-// pod on that claim scrubs it, and what the pod certifies is written on the volume:
+// Package recycle makes released volumes fit for their next claim. It handles volumes with
+// policy Recycle, and volumes whose annotation tarn.dev/recycle names a method. It needs no
+// help from the volume's driver. The controller binds the volume to a scrub claim in Tarn's
+// namespace, and a pod on that claim scrubs it. The pod's certificate is written on the volume:
 //
-//	released --claim made--> claimRef to it --bound--> pod runs --certified--> claim goes --> nobody's
+//	released --claim made--> claimRef to it --bound--> pod runs --certified--> claim gone --> freed
 //	              ^                                      |
-//	              +--pause-- Failed <--claim goes-- failure noted
+//	              +--pause-- Failed <--claim gone-- failure recorded
 //
-// claimRef has the uid of the scrub claim, so the volume is never Available before it is
-// nobody's, and a certificate or a failure has that uid too, so that it is known whether
-// it is of this passage. Meanwhile the reclaim policy is Retain, which nobody acts on.
+// claimRef has the UID of the scrub claim, so the volume does not become Available before it is
+// freed. A certificate or a failure has that UID too, which shows whether it belongs to this
+// passage. Meanwhile the reclaim policy is Retain, on which no controller acts.
 //
-// Where a PavProvisioner has made the volume, and has pods of its own for the method, these
-// do it instead, one after the other; Recreate is its deletion pod, then its creation pod.
-// What they say is not believed: a scrub pod that changes nothing reads it back first.
+// If a PavProvisioner has made the volume and has pods of its own for the method, these do the
+// work, one after the other. For Recreate they are its deletion pod, then its creation pod. The
+// controller does not trust their result: a scrub pod that changes nothing verifies it first.
 //
-// It writes scrub claims and scrub pods, a released volume's claimRef, phase Failed with
-// its reason, Released where that was its own and is no longer so, and condition Recycled
-// of a PavVolume. It touches no storage itself, and knows no other controller.
+// The controller writes scrub claims, scrub pods and the claimRef of released volumes. It
+// writes phase Failed with its reason, and Released again when its own failure is over. It also
+// writes condition Recycled of a PavVolume. It touches no storage itself, and knows no other
+// controller.
 package recycle

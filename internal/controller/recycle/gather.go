@@ -25,43 +25,44 @@ import (
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavstages;persistentvolumesets,verbs=list;watch
 
-// View is all that is known about one volume. What does not exist is nil.
+// View is all that a decision about one volume depends on. A nil object does not exist.
 type View struct {
 	// Namespace and Image are those of scrub pods.
 	Namespace, Image string
-	// PullSecrets are the names of those with which the image is pulled.
+	// PullSecrets are the names of the Secrets for pulling the image.
 	PullSecrets []string
-	// OwnBinder says that Kubernetes' own binder, and with it its recycler, is off.
+	// OwnBinder means that Kubernetes' own binder, and with it its recycler, is off.
 	OwnBinder bool
 	Volume    *corev1.PersistentVolume
-	// Class is the volume's, Sets those that select it.
+	// Class is the volume's class, Sets are the sets that select it.
 	Class *storagev1.StorageClass
 	Sets  []tarnv1.PersistentVolumeSet
 	// Claim is the scrub claim, Pod the scrub pod of the volume.
 	Claim *corev1.PersistentVolumeClaim
 	Pod   *corev1.Pod
-	// Record is the volume's, where a PavProvisioner has made it; Provisioner is that one,
-	// nil where it is gone.
+	// Record is the volume's record, if a PavProvisioner has made the volume. Provisioner is
+	// that PavProvisioner; nil if it is gone.
 	Record      *tarnv1.PavVolume
 	Provisioner *pavv1.PavProvisioner
-	// Work are the provisioner's pods that recycle the volume in this passage, Earlier
-	// those of former ones. Others are its pods that do something else with the storage
-	// and have not ended, such as making it larger for a claim that is gone.
+	// Work are the provisioner's pods that recycle the volume in this passage, Earlier those of
+	// earlier passages. Others are its running pods that do something else with the storage,
+	// such as expanding it for a claim that is gone.
 	Work, Earlier, Others []corev1.Pod
-	// Holder is the claim of the name that the volume points at, whatever its uid; nil
-	// where the volume points at its scrub claim.
+	// Holder is the claim with the name in the volume's claimRef, whatever its UID; nil if the
+	// volume points at its scrub claim.
 	Holder *corev1.PersistentVolumeClaim
-	// Live says that all this was read from the API server, and Users with it: what still
-	// uses the volume, in words.
+	// Live means that all this was read from the API server, including Users. Users describe
+	// what still uses the volume.
 	Live  bool
 	Users []string
-	// Recyclers are those among them that Kubernetes' binder has made, in words.
+	// Recyclers are those Users that Kubernetes' binder has created.
 	Recyclers []string
-	// Taints are the keys of those of all nodes, in order, where the volume is not on one alone.
+	// Taints are the sorted keys of the taints of all nodes; empty if the volume is on a single
+	// node.
 	Taints []string
 }
 
-// gather reads the View of one volume, but for its users.
+// gather reads the View of one volume, except its users.
 func (r *reconciler) gather(ctx context.Context, from client.Reader, name string) (*View, error) {
 	v := &View{Namespace: r.namespace, Image: r.image, PullSecrets: r.secrets, OwnBinder: r.ownBinder}
 	var err error
@@ -96,8 +97,8 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, name string
 	return v, err
 }
 
-// gatherTaints always reads from the cache: a taint that is not there yet is in the way of
-// a scrub pod no longer than until the next one.
+// gatherTaints always reads from the cache. A taint that the cache does not have yet affects
+// only this scrub pod, not the next one.
 func (r *reconciler) gatherTaints(ctx context.Context, v *View) error {
 	if onOneNode(v.Volume) {
 		return nil
@@ -116,7 +117,8 @@ func (r *reconciler) gatherTaints(ctx context.Context, v *View) error {
 	return nil
 }
 
-// gatherRecord reads what there is of a volume that a PavProvisioner has made.
+// gatherRecord reads the record, the provisioner and the pods of a volume that a PavProvisioner
+// has made.
 func (r *reconciler) gatherRecord(ctx context.Context, from client.Reader, v *View) error {
 	uid := v.Volume.Annotations[tarnv1.AnnotationRecord]
 	if uid == "" {
@@ -142,7 +144,7 @@ func (r *reconciler) gatherRecord(ctx context.Context, from client.Reader, v *Vi
 	return nil
 }
 
-// sort tells apart the pods of the volume's record.
+// sort assigns the pods of the volume's record to Work, Earlier and Others.
 func (v *View) sort(pods []corev1.Pod) {
 	for i := range pods {
 		switch pod := &pods[i]; {
@@ -158,7 +160,7 @@ func (v *View) sort(pods []corev1.Pod) {
 	}
 }
 
-// gatherLive reads the View from the API server, users and all.
+// gatherLive reads the View from the API server, including the users.
 func (r *reconciler) gatherLive(ctx context.Context, name string) (*View, error) {
 	v, err := r.gather(ctx, r.reader, name)
 	if err != nil || v.Volume == nil {
@@ -189,10 +191,10 @@ func (r *reconciler) gatherLive(ctx context.Context, name string) (*View, error)
 	return v, nil
 }
 
-// gatherUsers finds the claims and pods that may still use the volume. Not only those of
-// the claim it points at: whoever writes another one there takes the volume from nobody,
-// and the claim that had it names it still, though the binder calls that one Lost. A
-// claim that was never bound only waits for the volume, which comes once it is scrubbed.
+// gatherUsers finds the claims and pods that may still use the volume. It does not rely on
+// claimRef alone. If an edit points claimRef at another claim, the former claim still names the
+// volume, even though the binder calls that claim Lost. A claim that was never bound does not
+// count: it waits for the volume and gets it after the scrub.
 func (r *reconciler) gatherUsers(ctx context.Context, v *View) error {
 	naming, err := r.claims.Naming(ctx, v.Volume.Name)
 	if err != nil {
@@ -224,14 +226,14 @@ func (r *reconciler) gatherUsers(ctx context.Context, v *View) error {
 	return nil
 }
 
-// recyclerPrefix begins the name of the pod by which Kubernetes' binder recycles a volume;
-// the name of the volume ends it.
+// recyclerPrefix is the prefix of the pod by which Kubernetes' binder recycles a volume. The
+// volume's name follows.
 const recyclerPrefix = "recycler-for-"
 
-// gatherRecyclers finds that pod, which has the source of the volume and no claim. The
-// policy can be changed under it: it would delete the files of whoever gets the volume
-// next. The binder may have it in any namespace, where anybody may give a pod that name:
-// one without the source is none.
+// gatherRecyclers finds that pod. It has the source of the volume and no claim. If the policy
+// changes while it runs, it would delete the files of the volume's next user. The binder may
+// run it in any namespace, and any user may create a pod of that name. So a pod without the
+// source does not count.
 func (r *reconciler) gatherRecyclers(ctx context.Context, v *View) error {
 	if !kubernetesRecycles(v.Volume) {
 		return nil
@@ -248,7 +250,8 @@ func (r *reconciler) gatherRecyclers(ctx context.Context, v *View) error {
 	return nil
 }
 
-// mounts says that a pod has the folder or export of a volume, and not by a claim.
+// mounts reports whether a pod has the directory or export of a volume directly, not through a
+// claim.
 func mounts(pod *corev1.Pod, source *corev1.PersistentVolumeSource) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		switch {

@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	// annClaim is on a scrub pod the uid of its scrub claim.
+	// annClaim is the annotation of a scrub pod with the UID of its scrub claim.
 	annClaim = "tarn.dev/scrub-claim"
-	// annWord is on a scrub pod that only reads what the provisioner's pods have done the
-	// certificate that these come to, as JSON, which the pod is to verify.
+	// annWord is an annotation of a scrub pod that only verifies the provisioner's pods. It has
+	// the certificate that their results amount to, as JSON.
 	annWord = "tarn.dev/scrub-word"
-	// annNudged is on a scrub claim that Kubernetes' binder was made to look at.
+	// annNudged is set on a scrub claim to make Kubernetes' binder process it.
 	annNudged = "tarn.dev/scrub-given"
-	// annWaits is on a scrub claim what its pod was last seen to wait for.
+	// annWaits is the annotation of a scrub claim with what its pod was last seen waiting for.
 	annWaits = "tarn.dev/scrub-waits"
 	// mountPath and devicePath are where a scrub pod has the volume.
 	mountPath, devicePath = "/volume", "/dev/volume"
 	// reportPath is where a container leaves its termination message.
 	reportPath = "/dev/termination-log"
-	// container is the name of a scrub pod's only one.
+	// container is the name of a scrub pod's only container.
 	container = "scrub"
 	gibibyte  = 1 << 30
 )
 
-// metaOf is that of the scrub claim and the scrub pod of a volume.
+// metaOf is the metadata of the scrub claim and the scrub pod of a volume.
 func metaOf(v *View) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: v.Namespace, Name: volume.ScrubClaim(v.Volume),
@@ -47,7 +47,7 @@ func metaOf(v *View) metav1.ObjectMeta {
 	}
 }
 
-// scrubClaim asks for its volume, all of it, and for no other.
+// scrubClaim requests exactly this volume, with its full capacity.
 func scrubClaim(v *View) *corev1.PersistentVolumeClaim {
 	spec := v.Volume.Spec
 	claim := &corev1.PersistentVolumeClaim{
@@ -63,8 +63,8 @@ func scrubClaim(v *View) *corev1.PersistentVolumeClaim {
 	return claim
 }
 
-// scrubPod runs Tarn's own image on the scrub claim, as root with as few rights as go:
-// files of others, and their flags, are to be removed.
+// scrubPod runs Tarn's own image on the scrub claim. It runs as root with as few rights as
+// possible, because it must remove files of other users and their flags.
 func scrubPod(v *View, method tarnv1.RecycleMethod) *corev1.Pod {
 	m := metaOf(v)
 	m.Labels[tarnv1.LabelStep] = string(tarnv1.StepScrubbing)
@@ -85,9 +85,9 @@ func scrubPod(v *View, method tarnv1.RecycleMethod) *corev1.Pod {
 	} else {
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "volume", MountPath: mountPath}}
 		c.Args = append(c.Args, "--path", mountPath)
-		if method == tarnv1.RecycleDiscard { // the kernel lets nobody else discard what is free
+		if method == tarnv1.RecycleDiscard { // the kernel requires this capability for discarding free space
 			c.SecurityContext.Capabilities.Add = append(c.SecurityContext.Capabilities.Add, "SYS_ADMIN")
-			c.SecurityContext.AllowPrivilegeEscalation = nil // which goes with it
+			c.SecurityContext.AllowPrivilegeEscalation = nil // Kubernetes rejects false beside SYS_ADMIN
 		}
 	}
 	var secrets []corev1.LocalObjectReference
@@ -110,9 +110,9 @@ func scrubPod(v *View, method tarnv1.RecycleMethod) *corev1.Pod {
 	}
 }
 
-// tolerations let a scrub pod go where the data is, if that is one node. Else it goes to
-// any, also to those that are kept for others, but to none that Kubernetes itself taints:
-// it is not well, or is being emptied.
+// tolerations let a scrub pod run where the data is, if that is a single node. Otherwise it may
+// run on any node, including reserved ones, but not on one that Kubernetes itself taints. Such
+// a node is unhealthy or being drained.
 func tolerations(v *View) []corev1.Toleration {
 	if onOneNode(v.Volume) {
 		return []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
@@ -126,7 +126,7 @@ func tolerations(v *View) []corev1.Toleration {
 	return found
 }
 
-// onOneNode says that a volume can be reached from a node by its name alone.
+// onOneNode reports whether only one node, given by its name, can reach a volume.
 func onOneNode(vol *corev1.PersistentVolume) bool {
 	if vol.Spec.NodeAffinity == nil || vol.Spec.NodeAffinity.Required == nil {
 		return false
@@ -136,8 +136,8 @@ func onOneNode(vol *corev1.PersistentVolume) bool {
 	})
 }
 
-// checkPod is a scrub pod that changes nothing: it reads back what the provisioner's own
-// pods say to have done.
+// checkPod is a scrub pod that changes nothing. It verifies what the provisioner's own pods
+// claim to have done.
 func checkPod(v *View, word tarnv1.RecycleCertificate) *corev1.Pod {
 	pod := scrubPod(v, word.Method)
 	pod.Annotations[annWord] = encode(word)
@@ -152,10 +152,10 @@ func checkPod(v *View, word tarnv1.RecycleCertificate) *corev1.Pod {
 	return pod
 }
 
-// deadline is how long a scrub pod may run, in seconds: for Files what Kubernetes' own
-// recycler has, for Zero what a slow disk takes to be written more than once.
+// deadline is how long a scrub pod may run, in seconds. For Files it is the deadline of
+// Kubernetes' own recycler. For Zero it allows a slow disk to be written more than once.
 func deadline(vol *corev1.PersistentVolume, method tarnv1.RecycleMethod) int64 {
-	const mostGibibytes = math.MaxInt32 / 300 // a pod cannot have a longer deadline
+	const mostGibibytes = math.MaxInt32 / 300 // keeps the deadline within an int32, the most that a pod allows
 	gibibytes := min(volume.Bytes(vol.Spec.Capacity[corev1.ResourceStorage])/gibibyte, mostGibibytes)
 	switch {
 	case method == tarnv1.RecycleZero:
@@ -166,7 +166,7 @@ func deadline(vol *corev1.PersistentVolume, method tarnv1.RecycleMethod) int64 {
 	return max(300, 30*gibibytes)
 }
 
-// readCertificate reads what a scrub pod that succeeded has left.
+// readCertificate reads the result of a scrub pod that succeeded.
 func readCertificate(pod *corev1.Pod) (tarnv1.RecycleCertificate, error) {
 	var cert tarnv1.RecycleCertificate
 	ended := terminated(pod)
@@ -184,7 +184,7 @@ func readCertificate(pod *corev1.Pod) (tarnv1.RecycleCertificate, error) {
 	return cert, nil
 }
 
-// wordOf is what the provisioner's pods say to have done, nil for a pod that scrubs.
+// wordOf is what the provisioner's pods claim to have done; nil for a pod that scrubs.
 func wordOf(pod *corev1.Pod) *tarnv1.RecycleCertificate {
 	text, checks := pod.Annotations[annWord]
 	if !checks {
@@ -192,16 +192,16 @@ func wordOf(pod *corev1.Pod) *tarnv1.RecycleCertificate {
 	}
 	word := &tarnv1.RecycleCertificate{}
 	if json.Unmarshal([]byte(text), word) != nil {
-		return &tarnv1.RecycleCertificate{} // by which nothing is certified
+		return &tarnv1.RecycleCertificate{} // an empty certificate certifies nothing
 	}
 	return word
 }
 
-// confirmed is the word of a provisioner's pods with what a scrub pod has read back.
+// confirmed combines the provisioner's result with what a scrub pod has verified.
 func confirmed(word, read tarnv1.RecycleCertificate) tarnv1.RecycleCertificate {
 	word.Claim, word.Time, word.Verifier = read.Claim, read.Time, read.Image
 	word.SampleSHA256, word.Found, word.Seconds = read.SampleSHA256, read.Found, word.Seconds+read.Seconds
-	if read.Bytes > 0 { // of a device; what a file system's is cannot be told from within
+	if read.Bytes > 0 { // known for a device; a file system's size cannot be told from inside
 		word.Bytes = read.Bytes
 	}
 	return word

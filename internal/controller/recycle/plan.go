@@ -33,43 +33,43 @@ const (
 )
 
 const (
-	// firstPause and longestPause are those after a scrub that failed.
+	// firstPause and longestPause bound the pause after a failed scrub.
 	firstPause, longestPause = time.Second, 10 * time.Minute
-	// startTime is what a scrub pod gets, beside its deadline, to be placed.
+	// startTime is how long a scrub pod may wait for its start, in addition to its deadline.
 	startTime = 10 * time.Minute
-	// usersLook is how soon a volume that is attached or staged is looked at again.
+	// usersLook is how often an attached or staged volume is reconciled.
 	usersLook = 10 * time.Second
-	// retentionLook is how often a retention is looked at again: no event of the volume
-	// tells when its class or its set says another.
+	// retentionLook is how often a retention is checked. No event of the volume tells when its
+	// class or its set changes.
 	retentionLook = time.Minute
 )
 
 // Plan is what to do, in this order.
 type Plan struct {
-	// Grave says that the actions cannot be taken back: they are planned again from what
-	// the API server has.
+	// Grave means that the actions cannot be undone. They are planned again from the API
+	// server's state.
 	Grave   bool
 	Actions []Action
-	// Next is when to look again though no event tells; zero: not needed.
+	// Next is when to reconcile if no event arrives; zero means never.
 	Next time.Time
-	// Waits is what a pod of the provisioner waits for, and Runs says that one runs.
+	// Waits is what a pod of the provisioner waits for. Runs means that such a pod runs.
 	Waits string
 	Runs  bool
 }
 
 func (p *Plan) add(actions ...Action) { p.Actions = append(p.Actions, actions...) }
 
-// Action is one write. It is one of the types below, each of which may be done twice
-// without harm.
+// Action is one write. It is one of the types below, each of which may be repeated without
+// harm.
 type Action interface{ action() }
 
 type (
 	// Order creates the scrub claim, Dismiss deletes it.
 	Order   struct{ Claim *corev1.PersistentVolumeClaim }
 	Dismiss struct{ Claim *corev1.PersistentVolumeClaim }
-	// Nudge writes an annotation on the scrub claim, for the binder to look at it.
+	// Nudge annotates the scrub claim, so that the binder processes it.
 	Nudge struct{ Claim *corev1.PersistentVolumeClaim }
-	// Remember writes on the scrub claim what its pod waits for, empty for nothing.
+	// Remember records on the scrub claim what its pod waits for; empty for nothing.
 	Remember struct {
 		Claim *corev1.PersistentVolumeClaim
 		Waits string
@@ -77,12 +77,12 @@ type (
 	// StartPod creates the scrub pod, StopPod deletes it.
 	StartPod struct{ Pod *corev1.Pod }
 	StopPod  struct{ Pod *corev1.Pod }
-	// Change writes the volume, which must be as it was when it was read.
+	// Change writes the volume, if it is unchanged since it was read.
 	Change struct{ To *corev1.PersistentVolume }
-	// Fail writes the volume's phase, with reason and message; Unfail a phase with neither.
+	// Fail writes phase Failed with reason and message. Unfail writes a phase with neither.
 	Fail   struct{ Message string }
 	Unfail struct{ Phase corev1.PersistentVolumePhase }
-	// Post tells an Event of the volume.
+	// Post emits an Event about the volume.
 	Post struct{ Type, Reason, Note string }
 )
 
@@ -97,7 +97,7 @@ func (Fail) action()     {}
 func (Unfail) action()   {}
 func (Post) action()     {}
 
-// plan says what the View asks for.
+// plan decides what to do with the volume of the View.
 func plan(v *View, now time.Time) Plan {
 	if v.Volume == nil || !v.concerned() {
 		return Plan{}
@@ -116,7 +116,7 @@ func planState(v *View, now time.Time) Plan {
 	case used:
 		return planUsed(v)
 	case released:
-		if !v.ours() && wasFreed(v.Volume) { // else somebody who clears claimRef would have it look as if nobody had had it
+		if !v.ours() && wasFreed(v.Volume) { // otherwise a cleared claimRef would make the volume look unused
 			return Plan{Actions: []Action{Change{hadSince(v.Volume)}}}
 		}
 		return planReleased(v, now)
@@ -130,8 +130,8 @@ func planState(v *View, now time.Time) Plan {
 	return Plan{}
 }
 
-// dismantle stops what works on the volume, then removes the scrub claim, and says
-// whether all is gone.
+// dismantle stops all work on the volume, then deletes the scrub claim. It reports whether all
+// is gone.
 func dismantle(v *View, p *Plan) bool {
 	if !stopWork(v, p) {
 		return false
@@ -148,12 +148,12 @@ func dismantle(v *View, p *Plan) bool {
 	return false
 }
 
-// planUsed ends the passage: the volume gets its own policy back, and loses the reason
-// of a failure, which binders leave.
+// planUsed ends the passage. The volume gets its own policy back, and loses the reason of a
+// failure, which binders do not clear.
 func planUsed(v *View) Plan {
 	p := Plan{}
 	switch phase := v.Volume.Status.Phase; {
-	case phase == corev1.VolumeBound && wasFreed(v.Volume): // its claim may go before its phase tells
+	case phase == corev1.VolumeBound && wasFreed(v.Volume): // recorded now, because the claim may be deleted before the phase changes
 		p.add(Change{hadSince(v.Volume)})
 	case phase != corev1.VolumeAvailable && phase != corev1.VolumeBound:
 	case v.Volume.Status.Reason == eventFailed:
@@ -164,7 +164,7 @@ func planUsed(v *View) Plan {
 	return p
 }
 
-// planReleased begins the passage of a volume whose claim has gone.
+// planReleased begins the passage of a volume whose claim is gone.
 func planReleased(v *View, now time.Time) Plan {
 	p, vol := Plan{}, v.Volume
 	method, wrong := methodOf(v)
@@ -196,7 +196,7 @@ func planReleased(v *View, now time.Time) Plan {
 	return begin(v, now)
 }
 
-// begin has a scrub claim made, then gives it the volume.
+// begin creates a scrub claim, then points the volume at it.
 func begin(v *View, now time.Time) Plan {
 	p, vol := Plan{}, v.Volume
 	if f := failureOf(vol); f != nil {
@@ -213,8 +213,8 @@ func begin(v *View, now time.Time) Plan {
 		p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is not scrubbed yet, because it is used by " + strings.Join(v.Users, ", ")})
 	case vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
 		p.add(Change{kept(vol)})
-	case !stopWork(v, &p): // of a claim that is gone
-	case v.Pod != nil && v.Pod.DeletionTimestamp == nil: // likewise
+	case !stopWork(v, &p): // pods of an earlier passage
+	case v.Pod != nil && v.Pod.DeletionTimestamp == nil: // of an earlier passage too
 		p.add(StopPod{v.Pod})
 	case v.Pod != nil:
 	case v.Claim == nil:
@@ -225,7 +225,7 @@ func begin(v *View, now time.Time) Plan {
 	return p
 }
 
-// planScrubbing leads a volume that points at its scrub claim to a certificate.
+// planScrubbing takes a volume that points at its scrub claim to a certificate.
 func planScrubbing(v *View, now time.Time) Plan {
 	p := Plan{}
 	method, wrong := methodOf(v)
@@ -234,14 +234,14 @@ func planScrubbing(v *View, now time.Time) Plan {
 		method, steps = asked, begun
 	}
 	switch {
-	case v.Claim.DeletionTimestamp != nil: // by somebody else
+	case v.Claim.DeletionTimestamp != nil: // deleted from outside
 		stopWork(v, &p)
 		if v.Pod != nil && v.Pod.DeletionTimestamp == nil {
 			p.add(StopPod{v.Pod})
 		}
 	case !v.OwnBinder && v.Claim.Status.Phase == corev1.ClaimPending && v.Claim.Annotations[annNudged] == "":
-		// A volume that points at a claim which names it makes Kubernetes' binder look at
-		// the volume alone; the claim would wait for its next round, up to 15 s.
+		// If a claim names a volume that points at it, Kubernetes' binder processes only the
+		// volume. The claim would wait for the binder's next round, up to 15 s.
 		p.add(Nudge{v.Claim})
 	case v.Claim.Status.Phase != corev1.ClaimBound || v.Volume.Status.Phase != corev1.VolumeBound:
 	case v.Pod == nil && len(steps) > 0:
@@ -259,8 +259,8 @@ func planScrubbing(v *View, now time.Time) Plan {
 	return p
 }
 
-// judge looks how the scrub pod gets on. One that no kubelet has begun with has startTime
-// more than its deadline.
+// judge follows the scrub pod. A pod that no kubelet has started gets startTime on top of its
+// deadline.
 func judge(v *View, p *Plan, now time.Time) {
 	pod, grace := v.Pod, time.Duration(0)
 	if pod.Status.StartTime == nil {
@@ -290,8 +290,8 @@ func judge(v *View, p *Plan, now time.Time) {
 	}
 }
 
-// remember keeps what a scrub pod waits for until it runs: of a container that never did,
-// the kubelet overwrites that as it ends the pod.
+// remember keeps what a scrub pod waits for until it runs. If a container never started, the
+// kubelet overwrites the cause when it ends the pod.
 func remember(v *View, p *Plan, o steppod.Observation) {
 	waits := ""
 	switch {
@@ -305,7 +305,7 @@ func remember(v *View, p *Plan, o steppod.Observation) {
 	}
 }
 
-// note writes a failure of this attempt on the volume.
+// note records a failure of this attempt on the volume.
 func note(v *View, p *Plan, now time.Time, message string) {
 	p.add(Change{noted(v.Volume, v.passage(), now, message)})
 }
@@ -319,15 +319,14 @@ func noted(vol *corev1.PersistentVolume, passage types.UID, now time.Time, messa
 	return withFailure(vol, f)
 }
 
-// planVerified takes the scrub claim from a volume that is fit for its next user, and
-// makes it nobody's.
+// planVerified removes the scrub claim of a verified volume and frees the volume.
 func planVerified(v *View, now time.Time) Plan {
 	p := Plan{}
 	if !dismantle(v, &p) {
 		return p
 	}
 	dropWork(v, &p)
-	if p.Grave = !v.Live; !p.Grave && len(v.Recyclers) > 0 { // begun in the moment before it was given to the scrub claim
+	if p.Grave = !v.Live; !p.Grave && len(v.Recyclers) > 0 { // the recycler began just before the volume got its scrub claim
 		p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is scrubbed, but not Available yet, because it is used by " + strings.Join(v.Recyclers, ", ")})
 	} else if !p.Grave {
 		p.add(Change{freed(v.Volume, now)}, Post{corev1.EventTypeNormal, eventRecycled, "Volume recycled"})
@@ -335,12 +334,12 @@ func planVerified(v *View, now time.Time) Plan {
 	return p
 }
 
-// planFailed takes the scrub claim from a volume that could not be scrubbed, says so,
-// and begins anew after a pause.
+// planFailed removes the scrub claim of a volume that could not be scrubbed, reports that, and
+// retries after a pause.
 func planFailed(v *View, now time.Time) Plan {
 	p, f := Plan{}, failureOf(v.Volume)
 	if v.Claim != nil && string(v.Claim.UID) != f.Claim {
-		return begin(v, now) // made for the next attempt
+		return begin(v, now) // created for the next attempt
 	}
 	method, wrong := methodOf(v)
 	switch {
@@ -357,15 +356,15 @@ func planFailed(v *View, now time.Time) Plan {
 	return p
 }
 
-// leave gives a volume that is not to be recycled any more back to who acts by its
-// policy. Drivers destroy what is Released, and nothing that is Failed.
+// leave returns a volume that is no longer to be recycled to its driver, which acts by its
+// policy. Drivers destroy Released volumes, but no Failed ones.
 func leave(v *View, p *Plan) {
 	if v.Volume.Status.Phase == corev1.VolumeFailed && v.Volume.Status.Reason == eventFailed {
 		p.add(Unfail{corev1.VolumeReleased})
 	}
 }
 
-// refuse says why a volume is not recycled, once.
+// refuse reports once why a volume is not recycled.
 func refuse(v *View, p *Plan, why string) {
 	if now := v.Volume.Status; now.Phase == corev1.VolumeFailed && now.Message == why && now.Reason == eventFailed {
 		return
@@ -373,7 +372,7 @@ func refuse(v *View, p *Plan, why string) {
 	p.add(Fail{why}, Post{corev1.EventTypeWarning, eventFailed, why})
 }
 
-// retryTime is when a volume that could not be scrubbed is tried again.
+// retryTime is when to retry a volume that could not be scrubbed.
 func retryTime(vol *corev1.PersistentVolume, f *tarnv1.RecycleFailure) time.Time {
 	return f.Time.Add(kube.Backoff(int32(min(f.Attempts, 100)), firstPause, longestPause, string(vol.UID)))
 }

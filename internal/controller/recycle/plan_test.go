@@ -21,7 +21,7 @@ const (
 	testNamespace = "tarn-system"
 	testImage     = "tarn.dev/tarn:test"
 	certificate   = `{"method":"Files","sampleSHA256":"00","claim":"scrub-uid"}`
-	// freedCertificate says that nobody has had the volume since.
+	// freedCertificate says that no claim has used the volume since.
 	freedCertificate = `{"method":"Files","sampleSHA256":"00","claim":"scrub-uid","freed":"2026-11-20T12:00:00Z"}`
 )
 
@@ -33,7 +33,7 @@ var (
 
 type viewWith func(*View)
 
-// view is that of a released volume of policy Retain that is to be recycled.
+// view is the View of a released volume with policy Retain that is to be recycled.
 func view(changes ...viewWith) *View {
 	v := &View{Namespace: testNamespace, Image: testImage, OwnBinder: true, Live: true, Volume: &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "vol", UID: "vol-uid", Annotations: map[string]string{tarnv1.AnnotationRecycle: "Files"}},
@@ -100,7 +100,7 @@ func holder(uid types.UID) viewWith {
 
 func users(names ...string) viewWith { return func(v *View) { v.Users = names } }
 
-// claim is the scrub claim, bound.
+// claim is the bound scrub claim.
 func claim(uid types.UID) viewWith {
 	return func(v *View) {
 		v.Claim = scrubClaim(v)
@@ -108,7 +108,7 @@ func claim(uid types.UID) viewWith {
 	}
 }
 
-// pointing lets the volume point at a scrub claim, bound.
+// pointing makes the volume point at a bound scrub claim.
 func pointing(v *View) {
 	v.Volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: testNamespace, Name: volume.ScrubClaim(v.Volume), UID: "scrub-uid"}
 	v.Volume.Status.Phase = corev1.VolumeBound
@@ -126,7 +126,7 @@ func pod(phase corev1.PodPhase, message string) viewWith {
 	}
 }
 
-// ended gives the pod a phase and what its container has left, if anything.
+// ended gives the pod a phase and the result of its container, if any.
 func ended(v *View, phase corev1.PodPhase, message string) {
 	v.Pod.CreationTimestamp = metav1.NewTime(noon)
 	v.Pod.Status.Phase = phase
@@ -148,7 +148,7 @@ func disowned(v *View)      { v.Pod.OwnerReferences = nil }
 func left(v *View)          { v.Pod.Annotations[annClaim] = "an-older-uid" }
 func boundByBinder(v *View) { v.Volume.Annotations[volume.AnnBoundByController] = volume.AnnYes }
 
-// created and started give the times of a pod before noon.
+// created and started set the times of a pod, before noon.
 func created(ago time.Duration) viewWith {
 	return func(v *View) { v.Pod.CreationTimestamp = metav1.NewTime(noon.Add(-ago)) }
 }

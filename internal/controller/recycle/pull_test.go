@@ -9,7 +9,8 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// A node that has the image of Tarn pulled it with these; a kubelet may ask every pod for them.
+// A node has Tarn's image because it pulled it with these Secrets. A kubelet may demand them of
+// every pod.
 func TestScrubPodsNameTheSecretsOfTheirImage(t *testing.T) {
 	v := view(pointing, claim("scrub-uid"))
 	v.PullSecrets = []string{"mine", "yours"}

@@ -10,7 +10,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// docs/operations/security.md says what these pods may; the docs change with this test.
+// docs/operations/security.md says what these pods may do; change it with this test.
 func TestScrubPodsMayDoNoMoreThanIsSaid(t *testing.T) {
 	usual := []corev1.Capability{"DAC_OVERRIDE", "FOWNER", "LINUX_IMMUTABLE"}
 	for _, c := range []struct {

@@ -17,7 +17,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// annMethod is on a provisioner's pod the method that it was asked for.
+// annMethod is the annotation of a provisioner's pod with the requested method.
 const annMethod = "tarn.dev/scrub-method"
 
 // Reasons of condition Recycled of a PavVolume.
@@ -34,12 +34,12 @@ const (
 	reasonWorking = "Recycling"
 )
 
-// RunStep starts a pod of the provisioner. Where the provisioner does not do the method
-// after all, that is noted as a failure.
+// RunStep starts a pod of the provisioner. If the provisioner does not support the method after
+// all, that is recorded as a failure.
 type RunStep struct {
 	Step   tarnv1.Step
 	Method tarnv1.RecycleMethod
-	// Handle is what to delete, if it is not the volume's.
+	// Handle is the handle to delete, if it is not the volume's.
 	Handle string
 }
 
@@ -49,10 +49,10 @@ type Report struct{ Condition metav1.Condition }
 func (RunStep) action() {}
 func (Report) action()  {}
 
-// passage is the uid of the scrub claim that the volume points at.
+// passage is the UID of the scrub claim that the volume points at.
 func (v *View) passage() types.UID { return v.Volume.Spec.ClaimRef.UID }
 
-// work is the pod of a step in this passage, nil for none.
+// work is the pod of a step in this passage; nil for none.
 func (v *View) work(step tarnv1.Step, other bool) *corev1.Pod {
 	name := steppod.RecyclePodName(step, v.passage(), other)
 	for i := range v.Work {
@@ -63,8 +63,8 @@ func (v *View) work(step tarnv1.Step, other bool) *corev1.Pod {
 	return nil
 }
 
-// provided gives the steps by which the provisioner itself carries out a method, none
-// where Tarn does.
+// provided returns the steps by which the provisioner itself carries out a method; none if Tarn
+// does.
 func (v *View) provided(method tarnv1.RecycleMethod) []tarnv1.Step {
 	if v.Record == nil || v.Provisioner == nil {
 		return nil
@@ -72,8 +72,8 @@ func (v *View) provided(method tarnv1.RecycleMethod) []tarnv1.Step {
 	return steppod.RecycleSteps(v.Provisioner, method)
 }
 
-// begun gives the method and the steps of a passage that is on its way: it is ended as it
-// was begun, whatever is asked for by now.
+// begun returns the method and the steps of a passage that has begun. The passage ends with
+// that method, even if another is requested by now.
 func (v *View) begun() (tarnv1.RecycleMethod, []tarnv1.Step) {
 	switch {
 	case v.Record == nil:
@@ -86,11 +86,11 @@ func (v *View) begun() (tarnv1.RecycleMethod, []tarnv1.Step) {
 	return "", nil
 }
 
-// planSteps leads a volume through the provisioner's own pods, one after the other. What
-// they have done a scrub pod then reads back.
+// planSteps runs the provisioner's own pods, one after the other. A scrub pod then verifies
+// their work.
 func planSteps(v *View, p *Plan, now time.Time, method tarnv1.RecycleMethod, steps []tarnv1.Step) {
 	if method == tarnv1.RecycleRecreate && v.work(tarnv1.StepDeletion, false) == nil && v.work(tarnv1.StepCreation, false) != nil {
-		// A second deletion would destroy what was made anew.
+		// A second deletion would destroy what was created again.
 		note(v, p, now, "the deletion pod was removed before the volume was created again")
 		return
 	}
@@ -108,7 +108,7 @@ func planSteps(v *View, p *Plan, now time.Time, method tarnv1.RecycleMethod, ste
 	p.add(StartPod{checkPod(v, v.word(now, method, steps))})
 }
 
-// word is what the provisioner's pods say to have done, once they have ended well.
+// word is what the provisioner's pods claim to have done, once they have succeeded.
 func (v *View) word(now time.Time, method tarnv1.RecycleMethod, steps []tarnv1.Step) tarnv1.RecycleCertificate {
 	first, last := v.work(steps[0], false), v.work(steps[len(steps)-1], false)
 	word := tarnv1.RecycleCertificate{
@@ -121,7 +121,7 @@ func (v *View) word(now time.Time, method tarnv1.RecycleMethod, steps []tarnv1.S
 	return word
 }
 
-// follow brings one step on, and says whether it is done.
+// follow takes one step further, and reports whether it is done.
 func follow(v *View, p *Plan, now time.Time, run RunStep) (steppod.Observation, bool) {
 	o := steppod.Observe(v.work(run.Step, run.Handle != ""), v.Record.UID, now).After(waitedFor(v))
 	switch o.State {
@@ -139,7 +139,7 @@ func follow(v *View, p *Plan, now time.Time, run RunStep) (steppod.Observation, 
 		if !stopWork(v, p) {
 			return o, false
 		}
-		for i := range v.Earlier { // which were left for their author to read
+		for i := range v.Earlier { // kept until now so that users can read them
 			if v.Earlier[i].DeletionTimestamp == nil {
 				p.add(StopPod{&v.Earlier[i]})
 			}
@@ -160,8 +160,8 @@ func follow(v *View, p *Plan, now time.Time, run RunStep) (steppod.Observation, 
 	return o, false
 }
 
-// waitedFor is what a pod of the provisioner was last seen to wait for, empty where it was
-// nothing out of the ordinary.
+// waitedFor is what a pod of the provisioner was last seen waiting for; empty if it was nothing
+// unusual.
 func waitedFor(v *View) string {
 	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionRecycled)
 	if c == nil || c.Reason != reasonPodWaits {
@@ -171,9 +171,9 @@ func waitedFor(v *View) string {
 	return waited
 }
 
-// madeAnew says whether what a creation pod has made can take the volume's place. What
-// was made under another handle is deleted again before that is noted as a failure:
-// a PersistentVolume keeps its handle.
+// madeAnew reports whether what a creation pod has made can replace the volume. A
+// PersistentVolume keeps its handle. So storage under another handle is deleted again, and then
+// recorded as a failure.
 func madeAnew(v *View, p *Plan, now time.Time, o steppod.Observation) bool {
 	handle, err := steppod.Recreated(v.Record, o)
 	own := cmp.Or(v.Record.Status.Handle, steppod.DefaultHandle(v.Record))
@@ -191,9 +191,9 @@ func madeAnew(v *View, p *Plan, now time.Time, o steppod.Observation) bool {
 	return true
 }
 
-// stopWork stops the provisioner's pods that have not ended, whatever for and since when
-// they are there, and says whether all have: of two that work on one storage at once,
-// the one may undo what the other has done, or go on with it under the next claim.
+// stopWork stops all unfinished pods of the provisioner, of any passage and purpose, and
+// reports whether all have ended. Of two pods on one storage, one might undo the other's work,
+// or continue under the next claim.
 func stopWork(v *View, p *Plan) bool {
 	ended := true
 	for _, pods := range [][]corev1.Pod{v.Work, v.Earlier, v.Others} {
@@ -212,7 +212,7 @@ func stopWork(v *View, p *Plan) bool {
 	return ended
 }
 
-// dropWork removes the provisioner's pods, of which none is read any more.
+// dropWork deletes the provisioner's pods, which are no longer read.
 func dropWork(v *View, p *Plan) {
 	for _, pods := range [][]corev1.Pod{v.Work, v.Earlier} {
 		for i := range pods {
@@ -223,7 +223,7 @@ func dropWork(v *View, p *Plan) {
 	}
 }
 
-// report keeps condition Recycled of the record to what the volume tells.
+// report keeps condition Recycled of the record in line with the volume.
 func report(v *View, p *Plan) {
 	if v.Record == nil {
 		return

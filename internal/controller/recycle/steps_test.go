@@ -24,8 +24,8 @@ const (
 	refused     = `{"succeeded": false, "error": "the array is busy"}`
 )
 
-// provided lets a PavProvisioner have made the volume, as h of 1Gi, and recycle it itself
-// by Zero and Recreate.
+// provided makes a PavProvisioner the maker of the volume, with handle h and 1Gi. The
+// provisioner recycles by Zero and Recreate itself.
 func provided(v *View) {
 	claim := testkit.Claim("default", "data", "old-uid", "prov")
 	v.Record = testkit.Record(claim, "prov", tarnv1.VolumeCreated)
@@ -38,7 +38,7 @@ func orphan(v *View) { v.Provisioner = nil }
 
 func method(m tarnv1.RecycleMethod) viewWith { return having(tarnv1.AnnotationRecycle, string(m)) }
 
-// worked is a pod of the provisioner that has ended with a result, or runs where that is
+// worked is a pod of the provisioner that has ended with a result, or runs if the result is
 // empty.
 func worked(step tarnv1.Step, other bool, result string) viewWith {
 	return func(v *View) {
@@ -57,7 +57,7 @@ func worked(step tarnv1.Step, other bool, result string) viewWith {
 	}
 }
 
-// phaseOf is what the kubelet says of a pod with that result.
+// phaseOf is the phase that the kubelet reports for a pod with that result.
 func phaseOf(result string) corev1.PodPhase {
 	if strings.Contains(result, `"succeeded": true`) {
 		return corev1.PodSucceeded
@@ -65,10 +65,10 @@ func phaseOf(result string) corev1.PodPhase {
 	return corev1.PodFailed
 }
 
-// readBack is what a pod leaves that has read a file system.
+// readBack is the result of a pod that has verified a file system.
 const readBack = `{"method": "Zero", "sampleSHA256": "ab", "seconds": 0.5}`
 
-// checking is the scrub pod that reads back what the provisioner has done by a method.
+// checking is the scrub pod that verifies what the provisioner has done by a method.
 func checking(m tarnv1.RecycleMethod, phase corev1.PodPhase, message string) viewWith {
 	return func(v *View) {
 		v.Pod = checkPod(v, tarnv1.RecycleCertificate{Method: m, Provisioner: "prov", Image: "scrubber", Seconds: 2})
@@ -76,15 +76,15 @@ func checking(m tarnv1.RecycleMethod, phase corev1.PodPhase, message string) vie
 	}
 }
 
-// earlier is a pod of a former passage that has ended, still one that has not, and larger
-// one that makes the volume larger.
+// earlier adds an ended pod of an earlier passage, still one that has not ended, and larger one
+// that expands the volume.
 func earlier(v *View) { still(v); v.Earlier[0].Status.Phase = corev1.PodFailed }
 func still(v *View)   { v.Earlier = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "earlier"}}} }
 func larger(v *View)  { v.Others = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "larger"}}} }
 func goes(v *View)    { v.Others[0].DeletionTimestamp = ptr.To(metav1.NewTime(noon)) }
 
-// reported gives the record the condition that the volume's failure or certificate asks
-// for.
+// reported gives the record the condition that follows from the volume's failure or
+// certificate.
 func reported(v *View) {
 	p := &Plan{}
 	report(v, p)

@@ -19,14 +19,14 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// claimNaming is a claim, its uid its name, whose spec.volumeName is vol.
+// claimNaming is a claim whose spec.volumeName is vol; its UID is its name.
 func claimNaming(namespace, name string, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(noon)}}
 	c.Spec.VolumeName, c.Status.Phase = "vol", phase
 	return c
 }
 
-// runs is a pod p on a node since a time, with a claim of the same namespace.
+// runs is a pod p that has run on a node since a time, with a claim of its namespace.
 func runs(namespace, claim string, since metav1.Time) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "p", CreationTimestamp: since}}
 	p.Spec.NodeName = "n"
@@ -43,8 +43,8 @@ func recycler(phase corev1.PodPhase) *corev1.Pod {
 	return p
 }
 
-// attached says that a volume is attached to node n, nil one that no PersistentVolume
-// stands for.
+// attached is a VolumeAttachment of the volume to node n; nil stands for an inline volume,
+// without PersistentVolume.
 func attached(vol *string) *storagev1.VolumeAttachment {
 	a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a-" + ptr.Deref(vol, "inline")}}
 	a.Spec.Attacher, a.Spec.NodeName, a.Spec.Source.PersistentVolumeName = "driver", "n", vol

@@ -13,21 +13,21 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// state is where a volume stands on its way from one claim to the next; a closed set.
+// state is where a volume stands between one claim and the next; a closed set.
 type state string
 
 const (
-	// used: a claim's, reserved for one, or to be had.
+	// used: bound to a claim, reserved for one, or free for one.
 	used state = "Used"
-	// joining: being added to a pool, out of it, or to a claim of Tarn's own.
+	// joining: being added to a pool, removed from one, or handed to a claim of Tarn's own.
 	joining state = "Joining"
 	// released: its claim is gone.
 	released state = "Released"
-	// scrubbing: it points at its scrub claim, which is there.
+	// scrubbing: it points at its scrub claim, which exists.
 	scrubbing state = "Scrubbing"
-	// verified: there is a certificate of the scrub claim it points at.
+	// verified: it has a certificate for the scrub claim that it points at.
 	verified state = "Verified"
-	// failed: the scrub claim it points at could do nothing.
+	// failed: it has a failure for the scrub claim that it points at.
 	failed state = "Failed"
 	// leaving: being deleted.
 	leaving state = "Leaving"
@@ -62,27 +62,27 @@ func stateOfOurs(v *View, gone bool) state {
 		return failed
 	case v.Claim != nil && string(v.Claim.UID) == uid:
 		return scrubbing
-	case gone: // somebody has deleted the scrub claim
+	case gone: // the scrub claim was deleted from outside
 		return released
 	}
-	return joining // the binder is about to say that it is gone
+	return joining // the binder has yet to release it
 }
 
-// ours says that the volume points at its scrub claim.
+// ours reports whether the volume points at its scrub claim.
 func (v *View) ours() bool {
 	ref := v.Volume.Spec.ClaimRef
 	return ref != nil && ref.Namespace == v.Namespace && ref.Name == volume.ScrubClaim(v.Volume)
 }
 
-// concerned says that the volume may have to do with recycling at all.
+// concerned reports whether recycling may have to act on the volume at all.
 func (v *View) concerned() bool {
 	vol := v.Volume
 	return volume.RecycleMethodOf(vol, v.Class) != "" || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "" || v.ours() || vol.Status.Reason == eventFailed || wasFreed(vol) ||
 		vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle
 }
 
-// methodOf is how a volume is to be recycled, empty for not at all; or why what is
-// asked for cannot be.
+// methodOf returns how a volume is to be recycled; empty means not at all. wrong says why the
+// requested method is impossible.
 func methodOf(v *View) (method tarnv1.RecycleMethod, wrong string) {
 	vol := v.Volume
 	policy := vol.Spec.PersistentVolumeReclaimPolicy
@@ -110,7 +110,7 @@ func methodOf(v *View) (method tarnv1.RecycleMethod, wrong string) {
 	return "", fmt.Sprintf("annotation %s is %q: set it to Files, Zero, Discard or Recreate", tarnv1.AnnotationRecycle, said)
 }
 
-// recreateOf is Recreate where the volume can be made anew, or why it cannot.
+// recreateOf returns Recreate if the volume can be created again, or says why it cannot.
 func recreateOf(v *View) (method tarnv1.RecycleMethod, wrong string) {
 	switch {
 	case v.Record == nil:
@@ -123,13 +123,15 @@ func recreateOf(v *View) (method tarnv1.RecycleMethod, wrong string) {
 	return tarnv1.RecycleRecreate, ""
 }
 
-// kubernetesRecycles says that the recycler of Kubernetes' own binder knows the source.
+// kubernetesRecycles reports whether the recycler of Kubernetes' own binder supports the
+// volume's source.
 func kubernetesRecycles(vol *corev1.PersistentVolume) bool {
 	return vol.Spec.HostPath != nil || vol.Spec.NFS != nil
 }
 
-// inTrash says that a volume waits until its claim may be had back no more, and until
-// when where that is known; why is empty for one that the trash has told of.
+// inTrash reports whether a volume is kept until its claim can no longer be restored. The
+// result until is the end of that, if it is known. The result why is the cause; it is empty if
+// the retention controller has reported it.
 func inTrash(v *View, now time.Time) (waits bool, until time.Time, why string) {
 	vol := v.Volume
 	until, known, err := volume.TrashedUntil(vol)
@@ -153,7 +155,7 @@ func failureOf(vol *corev1.PersistentVolume) *tarnv1.RecycleFailure {
 	return failure
 }
 
-// kept is a volume whose policy waits until it is recycled.
+// kept is a volume whose policy is put off until it is recycled.
 func kept(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
 	metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecyclePolicy, string(vol.Spec.PersistentVolumeReclaimPolicy))
@@ -161,8 +163,8 @@ func kept(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return vol
 }
 
-// given is a volume that points at its scrub claim. What would bring its former claim
-// back goes with the data.
+// given is a volume that points at its scrub claim. What could restore its former claim is
+// removed, because the data will be too.
 func given(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
 	if former := vol.Spec.ClaimRef; reservedByHand(vol) && former.Namespace != claim.Namespace {
@@ -190,17 +192,17 @@ func withFailure(vol *corev1.PersistentVolume, failure tarnv1.RecycleFailure) *c
 	return vol
 }
 
-// reservedByHand says that whoever wrote a volume of policy Recycle chose its claim:
-// neither a binder did, nor the provisioner that made the volume for one. With policy
-// Retain it may as well be a claim that was had back from the trash.
+// reservedByHand reports whether the author of a volume with policy Recycle chose its claim.
+// Neither a binder did, nor a provisioner that made the volume for one. With policy Retain,
+// tarn undelete may have chosen the claim as well.
 func reservedByHand(vol *corev1.PersistentVolume) bool {
 	_, bound := vol.Annotations[volume.AnnBoundByController]
 	_, made := vol.Annotations[volume.AnnProvisionedBy]
 	return !bound && !made && vol.Annotations[tarnv1.AnnotationRecyclePolicy] == string(corev1.PersistentVolumeReclaimRecycle)
 }
 
-// freed is a volume that is nobody's, which its certificate says from when on, or whoever
-// it is reserved for by hand.
+// freed is a volume without claimRef, or with the claimRef that was reserved by hand. Its
+// certificate records since when.
 func freed(vol *corev1.PersistentVolume, now time.Time) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
 	vol.Spec.ClaimRef = nil
@@ -216,20 +218,20 @@ func freed(vol *corev1.PersistentVolume, now time.Time) *corev1.PersistentVolume
 	return vol
 }
 
-// wasFreed says that a volume is said to be nobody's since it was recycled.
+// wasFreed reports whether a certificate says that the volume was freed after recycling.
 func wasFreed(vol *corev1.PersistentVolume) bool {
 	cert := volume.CertificateOf(vol)
 	return cert != nil && cert.Freed != nil
 }
 
-// hadSince is a volume that somebody has had since it was recycled.
+// hadSince is a volume that a claim has used since it was recycled.
 func hadSince(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
 	volume.Drawn(vol)
 	return vol
 }
 
-// restored is a volume with its own policy, unless somebody has set another meanwhile.
+// restored is a volume with its own policy, unless an edit has set another meanwhile.
 func restored(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	vol = vol.DeepCopy()
 	if vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
@@ -239,7 +241,7 @@ func restored(vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return vol
 }
 
-// encode gives the JSON of a certificate or a failure, types that always have one.
+// encode returns the JSON of a certificate or a failure; encoding these types cannot fail.
 func encode(o any) string {
 	text, err := json.Marshal(o)
 	if err != nil {

@@ -128,12 +128,12 @@ func TestAScrubPodThatNeverRanIsExplainedByWhatItWaitedFor(t *testing.T) {
 		return ""
 	}
 	cannot, late := steppodtest.CannotPull(fresh), steppodtest.TimeIsUp(fresh)
-	delete(late.Annotations, tarnv1.AnnotationResult) // which no scrub pod has
+	delete(late.Annotations, tarnv1.AnnotationResult) // a scrub pod never has this annotation
 	look(cannot)
 	if got := words(v, look(cannot)); got != eventPod+" wait" {
 		t.Errorf("looked at again, it does %q, want nothing to be written", got)
 	}
-	look(fresh) // the kubelet tries again, and says nothing for a moment
+	look(fresh) // the kubelet retries, and reports nothing for a moment
 	if got := told(look(late)); !strings.HasSuffix(got, "has not ended within 5s: "+steppodtest.NoImage) {
 		t.Errorf("it is told %q", got)
 	}

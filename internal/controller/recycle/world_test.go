@@ -27,22 +27,23 @@ import (
 func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
 // world is one volume with its claim, and a stand-in for the binder, protection and the
-// kubelet, which runs each scrub pod as often as it fails.
+// kubelet. The kubelet runs scrub pods, and fails as many as the test wants.
 type world struct {
 	testkit.World
 	name string
-	// vol is the volume as the case has seen it last.
+	// vol is the volume as the test last saw it.
 	vol   *corev1.PersistentVolume
 	claim *corev1.PersistentVolumeClaim
-	// failures is how many scrub pods are still to fail, wrongs how often the provisioner's
-	// word is still to be found wrong.
+	// failures is how many scrub pods are still to fail. wrongs is how often verification is
+	// still to contradict the provisioner.
 	failures, wrongs int
-	// waits says that scrub pods wait for their image until that is remembered.
+	// waits makes scrub pods wait for their image until the controller has recorded that.
 	waits bool
-	// unverified tells that the volume could be had before it was scrubbed.
+	// unverified receives the version of a volume that a claim could draw before it was
+	// scrubbed.
 	unverified chan string
-	// scrubbed are the uids of claims whose scrub pods succeeded, after which nothing is
-	// to be verified any more.
+	// scrubbed are the UIDs of claims whose scrub pods succeeded. After that, nothing more may
+	// be verified.
 	scrubbed map[string]bool
 	// method is how the volume is to be recycled.
 	method tarnv1.RecycleMethod
@@ -62,7 +63,7 @@ func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.Pers
 		}}
 		v.Spec.PersistentVolumeReclaimPolicy = policy
 		v.Spec.ClaimRef.UID = w.claim.UID
-		if policy == corev1.PersistentVolumeReclaimRecycle { // of which Kubernetes knows a recycler
+		if policy == corev1.PersistentVolumeReclaimRecycle { // Kubernetes has a recycler for this source
 			v.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/srv/" + name}}
 		}
 	})
@@ -74,7 +75,7 @@ func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.Pers
 	return w
 }
 
-// provide lets a PavProvisioner have made the volume, which does Zero and Recreate itself.
+// provide makes a PavProvisioner the maker of the volume; it does Zero and Recreate itself.
 func (w *world) provide() {
 	w.T.Helper()
 	pod := `{"podTemplate": {"metadata": {"namespace": "` + testNamespace + `"}, "spec": {"containers": [{"name": "c", "image": "scrubber"}]}}}`
@@ -95,8 +96,7 @@ func (w *world) provide() {
 	w.vol.Annotations[tarnv1.AnnotationRecord] = string(record.UID)
 }
 
-// step is the end of a pod of the provisioner, by the node agent's word and then by the
-// kubelet's.
+// step ends a pod of the provisioner: first the node agent reports, then the kubelet.
 func (w *world) step(pod *corev1.Pod) {
 	if pod.DeletionTimestamp != nil {
 		_ = w.Client.Delete(w.Ctx, pod, client.GracePeriodSeconds(0))
@@ -181,13 +181,13 @@ func (w *world) pod(pod *corev1.Pod) {
 	}
 }
 
-// remembered says whether the scrub claim has what its pod waits for.
+// remembered reports whether the scrub claim records what its pod waits for.
 func (w *world) remembered(pod *corev1.Pod) bool {
 	claim := &corev1.PersistentVolumeClaim{}
 	return w.Client.Get(w.Ctx, client.ObjectKeyFromObject(pod), claim) == nil && claim.Annotations[annWaits] == steppodtest.NoImage
 }
 
-// bind binds a claim to the volume that points at it, or lets it go.
+// bind binds a claim to the volume that points at it, or removes its finalizers.
 func (w *world) bind(claim *corev1.PersistentVolumeClaim, vol *corev1.PersistentVolume, used bool) {
 	ref := vol.Spec.ClaimRef
 	switch {
@@ -201,7 +201,7 @@ func (w *world) bind(claim *corev1.PersistentVolumeClaim, vol *corev1.Persistent
 	}
 }
 
-// volume gives the volume its phase, and tells who could have it too early.
+// volume gives the volume its phase, and reports a claim that could draw it too early.
 func (w *world) volume(vol *corev1.PersistentVolume, claims []corev1.PersistentVolumeClaim) {
 	if vol.Name == "" {
 		return
@@ -230,8 +230,8 @@ func (w *world) volume(vol *corev1.PersistentVolume, claims []corev1.PersistentV
 	_ = w.Client.Status().Update(w.Ctx, vol)
 }
 
-// run starts the controller as the account it has in a cluster, and gives back what
-// ends it.
+// run starts the controller with the account it has in a cluster, and returns a function that
+// stops it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.T.Helper()
 	return testkit.Run(w.Ctx, w.T, restConfig, func(mgr ctrl.Manager) error {
@@ -246,7 +246,7 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 	})
 }
 
-// until waits for the volume to be as check wants it, which says what is wrong.
+// until waits until check returns an empty string for the volume.
 func (w *world) until(what string, check func(*corev1.PersistentVolume) string) {
 	w.T.Helper()
 	w.Eventually(what, func() string {
@@ -258,7 +258,7 @@ func (w *world) until(what string, check func(*corev1.PersistentVolume) string) 
 	})
 }
 
-// phase wants the volume in a phase, with a claim or without.
+// phase expects the volume in a phase, with or without a claim.
 func phase(want corev1.PersistentVolumePhase) func(*corev1.PersistentVolume) string {
 	return func(vol *corev1.PersistentVolume) string {
 		if vol.Status.Phase != want {

@@ -42,19 +42,19 @@ const (
 )
 
 var (
-	// errUnfinished says that a plugin has worked its time and has more to do.
+	// errUnfinished says that a plugin has used up its time and has more to do.
 	errUnfinished = errors.New("the plugin has not finished")
 	// errElsewhere says that only a controller on another node can do it.
 	errElsewhere = errors.New("the controller runs on another node")
-	// errClaimThere says that a claim keeps a volume that is to be deleted: no event of
-	// the volume tells when that changes, so the queue asks again.
+	// errClaimThere says that a claim still keeps a volume that is to be deleted. No event of
+	// the volume tells when that changes, so the queue retries.
 	errClaimThere = errors.New("the claim of a volume that should be deleted still exists")
 	// errPodThere says the same of a pod.
 	errPodThere = errors.New("a pod still uses a volume that should be deleted")
 )
 
-// apply carries out a plan. It gives back true when the View has changed in a way
-// that more can be done at once.
+// apply carries out a plan. It returns true if the View has changed so that the next step can
+// follow at once.
 func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 	switch p.Act {
 	case ActRefuse:
@@ -83,14 +83,14 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (bool, error) {
 	return false, nil
 }
 
-// warn tells an object. Events that differ in their note alone are merged under the
-// first note, so each note that is no constant has an action of its own.
+// warn emits a Warning about an object. Kubernetes merges Events that differ only in their
+// note, so each variable note needs an action of its own.
 func (r *reconciler) warn(about client.Object, reason, action string, err error) {
 	note := kube.Note(err.Error())
 	r.events.Eventf(about, nil, corev1.EventTypeWarning, reason, fmt.Sprintf("%s%08x", action, crc32.ChecksumIEEE([]byte(note))), "%s", note)
 }
 
-// refuse tells the claim why it gets no volume, and lets the scheduler choose again.
+// refuse tells the claim why it gets no volume, and lets the scheduler choose another node.
 func (r *reconciler) refuse(ctx context.Context, v *View, p Plan) error {
 	r.events.Eventf(v.Claim, nil, corev1.EventTypeWarning, eventFailed, p.Cause, "%s", kube.Note(p.Warning))
 	switch {
@@ -102,9 +102,8 @@ func (r *reconciler) refuse(ctx context.Context, v *View, p Plan) error {
 	return nil
 }
 
-// liveClaim reads the claim of the View from the API server. A claim that is gone, or
-// has got a volume, or lost its promise or its node, must not be served from a stale
-// cache: the decision was about the version at hand.
+// liveClaim reads the claim of the View from the API server. It fails if the claim has changed
+// since the decision: it may be gone, have a volume, or have lost its promise or its node.
 func (r *reconciler) liveClaim(ctx context.Context, v *View) (*corev1.PersistentVolumeClaim, error) {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Claim), &corev1.PersistentVolumeClaim{})
 	if err != nil {
@@ -116,8 +115,8 @@ func (r *reconciler) liveClaim(ctx context.Context, v *View) (*corev1.Persistent
 	return live, nil
 }
 
-// promise notes in the claim that a volume is being made for it, by whom and where:
-// the claim stays until that is undone or handed over, whatever happens.
+// promise records in the claim that a volume is being made for it, by which plugin and where.
+// Its finalizer keeps the claim until the volume is handed over or destroyed.
 func (r *reconciler) promise(ctx context.Context, v *View) error {
 	live, err := r.liveClaim(ctx, v)
 	if err != nil {
@@ -143,13 +142,13 @@ func (r *reconciler) promise(ctx context.Context, v *View) error {
 	return nil
 }
 
-// patch writes an object as the version it was computed from.
+// patch writes an object, if it is unchanged since it was read.
 func (r *reconciler) patch(ctx context.Context, o, base client.Object) error {
 	return r.client.Patch(ctx, o, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 }
 
-// takeBack removes the promise from a claim, and the node the scheduler has selected
-// where giveBack says so. A claim that has changed since it was read comes again.
+// takeBack removes the promise from a claim. With giveBack it also removes the node that the
+// scheduler has selected. If the claim has changed since it was read, it is reconciled again.
 func (r *reconciler) takeBack(ctx context.Context, claim *corev1.PersistentVolumeClaim, giveBack bool) error {
 	changed := claim.DeepCopy()
 	controllerutil.RemoveFinalizer(changed, tarnv1.FinalizerInProcess)
@@ -165,8 +164,8 @@ func (r *reconciler) takeBack(ctx context.Context, claim *corev1.PersistentVolum
 	return nil
 }
 
-// work has a plugin work for a while; one that has more to do then gives
-// errUnfinished.
+// work lets a plugin work for a limited time. It returns errUnfinished if the plugin then has
+// more to do.
 func work[T any](ctx context.Context, most time.Duration, call func(context.Context) (T, error)) (T, error) {
 	limited, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -177,8 +176,8 @@ func work[T any](ctx context.Context, most time.Duration, call func(context.Cont
 	return result, err
 }
 
-// make has the volume made and writes its PersistentVolume. What was made before a
-// crash is found again by its name.
+// make has the volume made and writes its PersistentVolume. The volume's name finds again what
+// was made before a crash.
 func (r *reconciler) make(ctx context.Context, v *View) error {
 	if _, err := r.liveClaim(ctx, v); err != nil {
 		return err
@@ -204,7 +203,7 @@ func (r *reconciler) make(ctx context.Context, v *View) error {
 	vol := newVolume(v, asset)
 	err = r.client.Create(ctx, vol)
 	if apierrors.IsAlreadyExists(err) {
-		return kube.ErrStale // looked at anew
+		return kube.ErrStale // reconciled again
 	}
 	if err != nil {
 		err = fmt.Errorf("writing PersistentVolume %s: %w", vol.Name, err)
@@ -216,8 +215,8 @@ func (r *reconciler) make(ctx context.Context, v *View) error {
 	return nil
 }
 
-// adopt takes the PersistentVolume that exists already, if it is this claim's and
-// stays.
+// adopt uses the PersistentVolume that exists already, if it belongs to this claim and is not
+// being deleted.
 func (r *reconciler) adopt(v *View, live *corev1.PersistentVolume) error {
 	var err error
 	switch {
@@ -233,8 +232,8 @@ func (r *reconciler) adopt(v *View, live *corev1.PersistentVolume) error {
 	return err
 }
 
-// makingFailed tells the claim. Where the scheduler has chosen the node, what may have
-// been made there goes, and the scheduler chooses again.
+// makingFailed warns the claim. If the scheduler has chosen the node, the remains are destroyed
+// there, and the scheduler chooses another node.
 func (r *reconciler) makingFailed(ctx context.Context, v *View, err error) error {
 	r.warn(v.Claim, eventFailed, "Create", err)
 	if v.Claim.Annotations[volume.AnnSelectedNode] == "" {
@@ -246,8 +245,8 @@ func (r *reconciler) makingFailed(ctx context.Context, v *View, err error) error
 	return r.takeBack(ctx, v.Claim, true)
 }
 
-// undo destroys what may have been made for a claim that has no use for it, unless its
-// PersistentVolume was written: then that decides.
+// undo destroys what may have been made for a claim that no longer needs it. If its
+// PersistentVolume exists already, undo leaves the decision to that volume.
 func (r *reconciler) undo(ctx context.Context, v *View) error {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: v.VolumeName}, &corev1.PersistentVolume{})
 	if err != nil {
@@ -265,7 +264,8 @@ func (r *reconciler) undo(ctx context.Context, v *View) error {
 	return r.takeBack(ctx, v.Claim, false)
 }
 
-// destroy has the plugin delete, and tells about if it cannot.
+// destroy has the plugin delete a volume, and emits an Event about the given object if it
+// cannot.
 func (r *reconciler) destroy(ctx context.Context, v *View, doomed plugin.Volume, about client.Object, reason string) error {
 	if v.Plugin.Deleter == nil {
 		err := fmt.Errorf("%s cannot delete volumes; delete the storage of %s by hand", v.Plugin.Name, doomed.Name)

@@ -19,8 +19,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// toGo is a volume with storage that is to be destroyed, after an edit, and the
-// controller before an API server that has it and other objects.
+// toGo is a volume with storage that is to be destroyed, after an edit. It also returns a
+// controller whose API server has that volume and other objects.
 func toGo(t *testing.T, edit func(*corev1.PersistentVolume), others ...client.Object) (*reconciler, *plugintest.Fake, *events.FakeRecorder) {
 	t.Helper()
 	f, p := plugintest.NewFake("tarn.dev/fake", "")
@@ -45,8 +45,8 @@ func toGo(t *testing.T, edit func(*corev1.PersistentVolume), others ...client.Ob
 	}, f, recorder
 }
 
-// keepsUntilGone says that a volume is kept by an object, whose name is told, and
-// destroyed when that is gone.
+// keepsUntilGone checks that an object keeps a volume and is named in its Event, and that the
+// volume is destroyed once that object is gone.
 func keepsUntilGone(t *testing.T, r *reconciler, f *plugintest.Fake, recorder *events.FakeRecorder, keeper client.Object, want error) {
 	t.Helper()
 	if _, err := r.Reconcile(t.Context(), request("pvc-u1")); !errors.Is(err, want) {

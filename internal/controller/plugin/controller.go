@@ -32,20 +32,20 @@ import (
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 const (
-	// step is how long a plugin works at a stretch, so that a volume of a million files
-	// does not keep a worker from the others.
+	// step is how long a plugin works without a break, so that a volume of a million files does
+	// not block a worker.
 	step = 10 * time.Second
 )
 
-// Options are what the controller needs beside the manager.
+// Options are what the controller needs besides the manager.
 type Options struct {
-	// Plugins are those this process runs.
+	// Plugins are the plugins that this process runs.
 	Plugins []plugin.Plugin
-	// Namespace is Tarn's own, whose claims' volumes are nobody's data.
+	// Namespace is Tarn's own. Volumes of claims there hold no user data.
 	Namespace string
-	// MaxConcurrent is how many volumes are worked on at once; 0 means one.
+	// MaxConcurrent is how many volumes are reconciled at once; 0 means one.
 	MaxConcurrent int
-	// Clock is the real one where it is nil.
+	// Clock is the time source; nil means the real clock.
 	Clock clock.PassiveClock
 }
 
@@ -60,8 +60,8 @@ type reconciler struct {
 	namespace string
 }
 
-// Register adds the controller to a manager. Its queue holds names of volumes: those
-// of the plugins, and pvc-<uid> of the claims that were given to one.
+// Register adds the controller to a manager. Requests are names of volumes: those of the
+// plugins, and pvc-<uid> for claims that were assigned to a plugin.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), plugins: map[string]plugin.Plugin{},
@@ -92,7 +92,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Complete(r)
 }
 
-// Reconcile brings one volume a step further.
+// Reconcile takes one volume a step further.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	v, err := r.gather(ctx, request.Name)
 	if err != nil {

@@ -18,13 +18,13 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// life is what happens to one claim under a controller that may be killed. It ends
-// with nothing left.
+// life is what happens to one claim under a controller that may be killed. It ends with nothing
+// left.
 type life struct {
 	name  string
 	class testkit.With[*storagev1.StorageClass]
 	live  func(w *world)
-	// wantMade is how often the storage has come to be, and gone.
+	// wantMade is how often the storage is created and destroyed.
 	wantMade int
 }
 
@@ -64,8 +64,8 @@ func TestCase158AVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 	}
 }
 
-// check wants nothing left, and storage made between least and most times, and each
-// time destroyed.
+// check expects that nothing is left. The storage was made between least and most times, and
+// destroyed each time.
 func (w *world) check(least, most int) {
 	w.t.Helper()
 	if left := w.fake.Names(); len(left) > 0 {
@@ -94,7 +94,7 @@ func (w *world) check(least, most int) {
 	}
 }
 
-// bound waits until a claim has its volume and nothing more is promised.
+// bound waits until a claim has its volume and no promise.
 func (w *world) bound(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	w.t.Helper()
 	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: volumeName(claim.UID)}}
@@ -140,7 +140,7 @@ func retained(w *world) {
 	w.eventually("the volume to go", w.gone(vol))
 }
 
-// abandoned has a claim whose volume cannot be made right, and which is deleted then.
+// abandoned creates a claim whose volume cannot be made completely, and deletes it.
 func abandoned(w *world) {
 	w.fake.Break(plugintest.Create, errors.New("the disk is full"))
 	claim := w.claim("data")
@@ -154,7 +154,7 @@ func abandoned(w *world) {
 	w.eventually("the claim to go", w.gone(claim))
 }
 
-// givenBack has a claim whose volume cannot be made right on the node first selected.
+// givenBack creates a claim whose volume cannot be made completely on the node selected first.
 func givenBack(w *world) {
 	w.fake.Break(plugintest.Create, errors.New("the disk is full"))
 	claim := w.claim("data", func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = w.name })
@@ -176,7 +176,7 @@ func givenBack(w *world) {
 	w.eventually("the volume to go", w.gone(vol))
 }
 
-// undeletable has a volume whose storage cannot be destroyed at first.
+// undeletable creates a volume whose storage cannot be destroyed at first.
 func undeletable(w *world) {
 	claim := w.claim("data")
 	vol := w.bound(claim)

@@ -1,9 +1,9 @@
-// Package plugin drives the plugins that make volumes inside this process: it
-// promises a volume in the claim, has it made, writes its PersistentVolume, and
-// destroys it when it is released and its policy says so. It keeps the contract of an
-// external provisioner, so any binder that knows that contract binds what it makes.
+// Package plugin runs the plugins that make volumes inside this process. It records a promise
+// in the claim, has the volume made and writes its PersistentVolume. When the volume is
+// released, it destroys the volume if its policy is Delete. It keeps the contract of an
+// external provisioner, so every binder that supports that contract can bind the volumes.
 //
-// It writes claims' finalizer tarn.dev/in-process with what belongs to it, and the
-// PersistentVolumes of its plugins. Of phases it sets Failed alone, where a released volume
-// could not be destroyed. It knows no plugin but by its interface and no other controller.
+// The controller writes the finalizer tarn.dev/in-process of claims with its annotations, and
+// the PersistentVolumes of its plugins. The only phase it sets is Failed, if a released volume
+// could not be destroyed. It knows plugins only by their interface, and no other controller.
 package plugin

@@ -16,8 +16,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// hold puts the finalizer on a volume, so that whoever deletes its object first, the
-// storage goes too.
+// hold adds the finalizer to a volume. If the PersistentVolume is deleted first, the storage is
+// still destroyed.
 func (r *reconciler) hold(ctx context.Context, vol *corev1.PersistentVolume) error {
 	changed := vol.DeepCopy()
 	controllerutil.AddFinalizer(changed, volume.FinalizerExternal)
@@ -27,8 +27,8 @@ func (r *reconciler) hold(ctx context.Context, vol *corev1.PersistentVolume) err
 	return nil
 }
 
-// delete destroys a released volume, then its PersistentVolume. After a crash in
-// between the storage is found gone, which is no error.
+// delete destroys a released volume, then its PersistentVolume. If the storage is already gone
+// after a crash in between, that is no error.
 func (r *reconciler) delete(ctx context.Context, v *View) error {
 	if err := r.confirmReleased(ctx, v); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (r *reconciler) delete(ctx context.Context, v *View) error {
 func (r *reconciler) destroyReleased(ctx context.Context, v *View) error {
 	if at := v.Volume.Annotations[tarnv1.AnnotationNode]; at != v.Plugin.Node {
 		err := fmt.Errorf("%w: the volume is on node %q, but the controller now runs on node %q; the volume is deleted when the controller runs on its node again", errElsewhere, at, v.Plugin.Node)
-		if at == "" { // written by hand, or restored without it
+		if at == "" { // written by hand, or restored without the annotation
 			err = fmt.Errorf("the volume does not name the node that it is on; set annotation %s to the name of that node, which may be %q", tarnv1.AnnotationNode, v.Plugin.Node)
 		}
 		r.warn(v.Volume, eventDeleteFailed, "Delete", err)
@@ -51,10 +51,12 @@ func (r *reconciler) destroyReleased(ctx context.Context, v *View) error {
 	return r.destroy(ctx, v, madeVolume(v.Volume), v.Volume, eventDeleteFailed)
 }
 
-// fail says in the status of a released volume why its storage could not be destroyed,
-// where that is not said yet. It writes the version that was judged. Of a volume that is
-// Available or Bound, and is being deleted, the phase is the binder's, who would write it
-// again at once: that one has its Event alone. What is in use, or was not tried, is no failure.
+// fail sets the phase of a released volume to Failed with the cause, unless that is there
+// already. It writes against the version that was judged. A volume in use, or not tried, is not
+// Failed.
+//
+// A volume that is Available or Bound while it is being deleted gets only an Event. The binder
+// owns its phase and would overwrite it at once.
 func (r *reconciler) fail(ctx context.Context, vol *corev1.PersistentVolume, why error) error {
 	if errors.Is(why, errUnfinished) || errors.Is(why, errElsewhere) || errors.Is(why, plugin.ErrInUse) || !orphaned(vol) {
 		return nil
@@ -72,9 +74,13 @@ func (r *reconciler) fail(ctx context.Context, vol *corev1.PersistentVolume, why
 	return nil
 }
 
-// confirmReleased looks live at what decides that data is destroyed: the volume is as
-// the cache had it, no retention keeps it, the claim it was released by is gone, or has got another volume,
-// and where it points at no claim, none names it; and no pod is left that was started on it.
+// confirmReleased returns nil if the data of a volume may be destroyed. It reads the following
+// from the API server.
+//
+//   - The volume is as the cache had it.
+//   - No retention keeps it.
+//   - Its claim is gone or has another volume. Without claimRef, no claim names it.
+//   - No pod is left that was started on it.
 func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Volume), &corev1.PersistentVolume{})
 	if err != nil {
@@ -90,7 +96,7 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
 	if why, _ := volume.KeptBy(live, said, v.Namespace, r.clock.Now()); why != "" {
 		return kube.ErrStale
 	}
-	if calledFailed(live) { // by which nobody has got it back: who merely names it keeps nothing still
+	if calledFailed(live) { // no claim has got it back with this phase: one that merely names it does not keep it
 		live.Status.Phase = corev1.VolumeReleased
 	}
 	var maker *corev1.ObjectReference
@@ -114,15 +120,14 @@ func (r *reconciler) confirmReleased(ctx context.Context, v *View) error {
 	return nil
 }
 
-// keep tells for whose sake a released volume stays.
+// keep reports which object keeps a released volume.
 func (r *reconciler) keep(v *View, why error, user client.Object) error {
 	err := fmt.Errorf("%w: %s/%s; delete that too if its data is not needed", why, user.GetNamespace(), user.GetName())
 	r.warn(v.Volume, eventDeleteFailed, "Delete", err)
 	return err
 }
 
-// removeVolume deletes the PersistentVolume whose storage is gone, and takes the
-// finalizer off it.
+// removeVolume deletes the PersistentVolume whose storage is gone, and removes its finalizer.
 func (r *reconciler) removeVolume(ctx context.Context, vol *corev1.PersistentVolume) error {
 	if vol.DeletionTimestamp == nil {
 		err := r.client.Delete(ctx, vol.DeepCopy(), client.Preconditions{UID: &vol.UID, ResourceVersion: &vol.ResourceVersion})

@@ -22,7 +22,7 @@ func leftBehind(vol *corev1.PersistentVolume) {
 	vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "u1"}
 }
 
-// look reconciles, and gives the volume as it is then; nil where it is gone.
+// look reconciles, and returns the volume afterwards; nil if it is gone.
 func look(t *testing.T, r *reconciler) (*corev1.PersistentVolume, error) {
 	t.Helper()
 	_, failed := r.Reconcile(t.Context(), request("pvc-u1"))
@@ -130,7 +130,8 @@ func TestWhatIsWrittenOfAFailedDeletionDoesNotWakeTheNextTry(t *testing.T) {
 	}
 }
 
-// As after a failover: its folder is whole, and waits for a controller on its node.
+// This is the state after a failover: the directory is intact, and waits for a controller on
+// its node.
 func TestAVolumeOfAnotherNodeIsNotCalledFailed(t *testing.T) {
 	r, _, _ := toGo(t, func(vol *corev1.PersistentVolume) {
 		leftBehind(vol)

@@ -16,28 +16,27 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// View is all that is known about one volume, made or to be made. What does not exist
-// is nil.
+// View is all that a decision about one volume, made or to be made, depends on. A nil object
+// does not exist.
 type View struct {
 	// VolumeName is the name of the volume, for the plugin and in the API.
 	VolumeName string
 	Volume     *corev1.PersistentVolume
-	// Claim has the uid in the volume's name; nil where the name has none.
+	// Claim is the claim with the UID in the volume's name; nil if the name has no UID.
 	Claim *corev1.PersistentVolumeClaim
 	Class *storagev1.StorageClass
-	// Plugin is the one whose volume it is or is to be; nil where this process does not
-	// run it.
+	// Plugin is the plugin of the volume; nil if this process does not run it.
 	Plugin *plugin.Plugin
-	// Node is the plugin's; read where a volume may have to be made there.
+	// Node is the plugin's node, read if a volume may have to be made there.
 	Node *corev1.Node
-	// Namespace is Tarn's own: what its claims had is nobody's data.
+	// Namespace is Tarn's own. Volumes of claims there hold no user data.
 	Namespace string
-	// Retention is what is said about how long a volume that is there is to be kept.
+	// Retention is the retention of an existing volume.
 	Retention volume.Retention
-	// Missing says that the plugin's storage is not the one where it has made this volume,
-	// or any other of its node: it may not be mounted.
+	// Missing says that the plugin's present storage does not contain this volume, or another
+	// one of its node. The storage may not be mounted.
 	Missing error
-	// Unserved is what the plugin says it can never serve of the claim.
+	// Unserved says why the plugin can never serve the claim.
 	Unserved error
 }
 
@@ -81,8 +80,8 @@ func (r *reconciler) gather(ctx context.Context, name string) (*View, error) {
 	return v, err
 }
 
-// missing says what of the plugin's is not where it should be: what was begun for the
-// claim, else the first of all volumes.
+// missing returns which volume the plugin's storage lacks: the one begun for the claim, else
+// the first of all its volumes.
 func (r *reconciler) missing(ctx context.Context, v *View) (found, failed error) {
 	if promised(v.Claim) {
 		if found := v.Plugin.Creator.Misses(begunVolume(v)); found != nil {
@@ -100,8 +99,8 @@ func (r *reconciler) missing(ctx context.Context, v *View) (found, failed error)
 	return v.Plugin.Creator.Misses(madeVolume(&first)), nil
 }
 
-// pluginOf tells whose the volume is: it says so itself, else the claim does, first by
-// what it was promised.
+// pluginOf returns the plugin of the volume. The volume's annotation decides, then the claim's
+// promise, then the rest of the claim.
 func (r *reconciler) pluginOf(v *View) *plugin.Plugin {
 	var name string
 	switch {

@@ -19,8 +19,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// hostile does something to every other write of a kind to an object, so that each is
-// hit and its repetition is not.
+// hostile does something to every other write of a kind to an object. So each write is hit, and
+// its repetition is not.
 type hostile struct {
 	mu   sync.Mutex
 	seen map[string]int
@@ -60,7 +60,7 @@ func (h *hostile) toBeHit(r *http.Request) bool {
 	return true
 }
 
-// isWrite says whether a request changes anything but Events.
+// isWrite reports whether a request changes anything besides Events.
 func isWrite(r *http.Request) bool {
 	return r.Method != http.MethodGet && !strings.Contains(r.URL.Path, "/events")
 }
@@ -98,7 +98,8 @@ func TestCases157And165AVolumeLivesThroughConflictsAndLostAnswers(t *testing.T) 
 				stop := w.run(h.wrap(w.config))
 				l.live(w)
 				stop()
-				// A node whose giving back was not heard is tried once more.
+				// If the answer to giving a node back was lost, creation there is tried once
+				// more.
 				w.check(l.wantMade, l.wantMade+1)
 				if h.hits == 0 {
 					t.Error("no write was hit")
@@ -108,7 +109,7 @@ func TestCases157And165AVolumeLivesThroughConflictsAndLostAnswers(t *testing.T) 
 	}
 }
 
-// touchAll writes to everything of the case, as somebody else who is faster.
+// touchAll writes to every object of the test, as a faster writer would.
 func (w *world) touchAll() {
 	claims, volumes := &corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}
 	if w.client.List(w.ctx, claims) != nil || w.client.List(w.ctx, volumes) != nil {
@@ -133,7 +134,7 @@ func (w *world) touchAll() {
 	}
 }
 
-// small makes volumes that are smaller than what was asked for.
+// small makes volumes that are smaller than requested.
 type small struct{ plugin.Creator }
 
 func (s small) Create(ctx context.Context, r plugin.Request) (plugin.Asset, error) {

@@ -22,7 +22,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// told is the Event that was posted, empty for none.
+// told is the Event that was emitted; empty for none.
 func told(recorder *events.FakeRecorder) string {
 	select {
 	case event := <-recorder.Events:
@@ -32,7 +32,7 @@ func told(recorder *events.FakeRecorder) string {
 	}
 }
 
-// Each of these has a cache that is behind; nothing may be made from it.
+// In each case the cache is stale, and nothing may be made from it.
 func TestNothingIsMadeForAClaimThatLooksOtherwiseLive(t *testing.T) {
 	w := newWorld(t, "stale-claim")
 	for name, change := range map[string]func(*corev1.PersistentVolumeClaim){
@@ -125,7 +125,7 @@ func TestNothingIsUndoneBehindAVolumeThatWasWritten(t *testing.T) {
 	}
 }
 
-// released makes a volume and gives the view of it after its claim has gone.
+// released makes a volume and returns its view after its claim is gone.
 func (w *world) released(r *reconciler, name string) *View {
 	w.t.Helper()
 	claim := w.claim(name)
@@ -144,7 +144,7 @@ func TestCase128NothingIsDestroyedThatLooksOtherwiseLive(t *testing.T) {
 	r, _ := w.alone()
 	for name, change := range map[string]func(v *View) (want error){
 		"its claim is there": func(v *View) error {
-			// A claim of that uid cannot be made; the volume is pointed at one instead.
+			// No claim can be created with that UID; the volume is pointed at one instead.
 			claim := w.claim("holder")
 			v.Volume.Spec.ClaimRef.Name, v.Volume.Spec.ClaimRef.UID = claim.Name, claim.UID
 			w.must(w.client.Update(w.ctx, v.Volume))
@@ -201,7 +201,7 @@ func TestCases46And76And115And129AClaimThatTookTheNameOrAnotherVolumeKeepsNothin
 			if w.fake.Deleted(v.VolumeName) != 1 {
 				t.Error("the storage was not destroyed")
 			}
-			w.bindOnce(w.ctx) // which lets what is deleted go
+			w.bindOnce(w.ctx) // it removes what is being deleted
 			if err := w.gone(v.Volume)(); err != nil {
 				t.Error(err)
 			}
@@ -223,7 +223,7 @@ func TestCases122And126And127AFailedDeletionIsToldAndTriedAgain(t *testing.T) {
 		"it fails":             {errors.New("the disk is gone"), func(*View) {}, "Warning VolumeFailedDelete", "the disk is gone", corev1.VolumeFailed},
 		"it is in use":         {fmt.Errorf("%w: by somebody", plugin.ErrInUse), func(*View) {}, "Normal VolumeDelete", "by somebody", corev1.VolumeReleased},
 		"there is no deleter":  {nil, func(v *View) { v.Plugin.Deleter = nil }, "Warning VolumeFailedDelete", "by hand", corev1.VolumeFailed},
-		"it lies on node away": {nil, func(v *View) { v.Plugin.Node = "home" }, "Warning VolumeFailedDelete", `"home"`, corev1.VolumeReleased}, // nobody has tried
+		"it lies on node away": {nil, func(v *View) { v.Plugin.Node = "home" }, "Warning VolumeFailedDelete", `"home"`, corev1.VolumeReleased}, // no deletion was tried
 		"it does not say where it lies": {nil, func(v *View) { delete(v.Volume.Annotations, tarnv1.AnnotationNode) },
 			"Warning VolumeFailedDelete", "annotation tarn.dev/node", corev1.VolumeFailed},
 	} {
@@ -231,7 +231,7 @@ func TestCases122And126And127AFailedDeletionIsToldAndTriedAgain(t *testing.T) {
 			w := newWorld(t, "fails-"+strings.ReplaceAll(name, " ", "-"))
 			r, recorder := w.alone()
 			v := w.released(r, "data")
-			for told(recorder) != "" { // what making has told
+			for told(recorder) != "" { // Events from creation
 			}
 			w.fake.Break(plugintest.Delete, c.broken)
 			changed := w.plugin
@@ -277,15 +277,15 @@ func TestCase116AClaimThatIsLookedAtAHundredTimesIsServedOnce(t *testing.T) {
 	w.bind()
 	w.bound(claim)
 	stop()
-	// Promise, volume, and the promise fulfilled.
+	// The writes are the promise, the volume, and the fulfilled promise.
 	if taken.Load() != 3 || w.fake.Made(volumeName(claim.UID)) != 1 {
 		t.Errorf("%d writes, made %d times, want 3 and 1", taken.Load(), w.fake.Made(volumeName(claim.UID)))
 	}
 }
 
-// takenWrites gives a configuration, and the number of its writes that the API server
-// has taken: not of those it has refused as written from a cache that is behind, which
-// are how a controller without a memory learns that it has done a thing already.
+// takenWrites returns a configuration, and the number of its writes that the API server has
+// accepted. Writes rejected because of a stale cache do not count. By those rejections a
+// controller without a memory learns that a step is already done.
 func takenWrites(config *rest.Config) (*rest.Config, *atomic.Int32) {
 	taken := &atomic.Int32{}
 	config = rest.CopyConfig(config)

@@ -40,7 +40,7 @@ func TestCases131And132ThePolicyHoldsInWhateverOrderThingsAreDeleted(t *testing.
 	}
 }
 
-// Nobody runs the trash here, which would have held the volume.
+// The retention controller, which would hold the volume, does not run here.
 func TestAReleasedVolumeIsKeptByTheRetentionOfItsClassWithoutTheTrash(t *testing.T) {
 	w := newWorld(t, "retention", func(c *storagev1.StorageClass) { c.Annotations = map[string]string{tarnv1.AnnotationRetention: "1h"} })
 	w.bind()
@@ -101,7 +101,7 @@ func TestAVolumeOutlivesItsClearedClaimRefAsLongAsItsClaim(t *testing.T) {
 	w.must(w.now(vol))
 	vol.Spec.ClaimRef = nil
 	w.must(w.client.Update(w.ctx, vol))
-	vol.Status.Phase = corev1.VolumeAvailable // as a binder says before it mends that
+	vol.Status.Phase = corev1.VolumeAvailable // as a binder says before it repairs that
 	w.must(w.client.Status().Update(w.ctx, vol))
 	w.eventually("people to be told", func() error {
 		told := &eventsv1.EventList{}

@@ -41,7 +41,7 @@ func TestCase106AVolumeThatIsMadeIsTheClaimsAndToldAndBound(t *testing.T) {
 	}
 }
 
-// calls notes when a plugin was called.
+// calls records when a plugin was called.
 type calls struct {
 	plugin.Creator
 	mu sync.Mutex
@@ -63,14 +63,14 @@ func TestCase107ACallThatFailsIsToldAndMadeAgainAfterPausesThatGrow(t *testing.T
 	w.fake.Break(plugintest.Create, errors.New("the disk is full"))
 	defer w.run(w.config)()
 	claim := w.claim("data")
-	const tries, noted = 12, 3 // so many may be for what is written in the claim before
+	const tries, noted = 12, 3 // up to this many calls may follow the writes to the claim
 	w.eventually("the call to be made again", func() error {
 		made.mu.Lock()
 		defer made.mu.Unlock()
 		if len(made.at) < tries {
 			return fmt.Errorf("%d calls", len(made.at))
 		}
-		// The first is 5 ms, and each twice the one before.
+		// The first pause is 5 ms, and each later one is twice as long.
 		if last, least := made.at[tries-1].Sub(made.at[tries-2]), 5*time.Millisecond<<(tries-2-noted); last < least {
 			t.Errorf("call %d came %s after the one before, want %s at the least", tries, last, least)
 		}
@@ -94,7 +94,7 @@ func TestCase107ACallThatFailsOnASelectedNodeGivesTheNodeBack(t *testing.T) {
 	claim := w.claim("data", func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = w.name })
 	v := w.view(claim)
 	w.must(r.promise(w.ctx, v))
-	told(recorder) // that a volume is being made
+	told(recorder) // the Event that a volume is being made
 	w.fake.Break(plugintest.Create, errors.New("the disk is full"))
 	if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err != nil {
 		t.Fatalf("got %v, want the node to be given back alone", err)

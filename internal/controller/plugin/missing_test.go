@@ -16,8 +16,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// seen gathers what there is to know of the claim of a View, where the API has other
-// objects beside it.
+// seen gathers the view of the claim of a View, with other objects in the API.
 func seen(t *testing.T, v *View, others ...client.Object) *View {
 	t.Helper()
 	r := &reconciler{plugins: map[string]plugin.Plugin{v.Plugin.Name: *v.Plugin}}
@@ -81,21 +80,21 @@ func TestTheFirstOfAllMissingVolumesIsNamedEachTime(t *testing.T) {
 	}
 }
 
-// No PersistentVolume tells of it yet.
+// The PersistentVolume does not exist yet.
 func TestWhatWasBegunElsewhereIsMissing(t *testing.T) {
 	for place, want := range map[string]bool{"": false, claimView().Plugin.Place: false, "before": true} {
 		v := claimView(promisedClaim, func(v *View) { v.Claim.Annotations[tarnv1.AnnotationPlace] = place })
 		if got := seen(t, v); (got.Missing != nil) != want {
 			t.Errorf("begun in %q: missing is %v, want it: %t", place, got.Missing, want)
 		}
-		v.Claim.Finalizers = nil // what is only annotated was promised by nobody
+		v.Claim.Finalizers = nil // an annotation alone is no promise
 		if got := seen(t, v); got.Missing != nil {
 			t.Errorf("not begun: missing is %v", got.Missing)
 		}
 	}
 }
 
-// Asked for, the number of bytes would be none, or less.
+// As a number of bytes, the size would be zero or negative.
 func TestAPluginIsNotAskedForASizeThatIsNoNumberOfBytes(t *testing.T) {
 	for _, size := range []string{"1e19", "20E", "1e50", "1e2000000000"} {
 		v := claimView(asking(size))
@@ -109,7 +108,7 @@ func TestAPluginIsNotAskedForASizeThatIsNoNumberOfBytes(t *testing.T) {
 	}
 }
 
-// asks counts what a plugin was asked.
+// asks counts the requests to a plugin.
 type asks struct {
 	plugin.Creator
 	times int

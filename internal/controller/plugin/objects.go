@@ -14,7 +14,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// newRequest is what the plugin is asked for a claim.
+// newRequest is the request to the plugin for a claim.
 func newRequest(v *View) plugin.Request {
 	size := volume.Request(v.Claim)
 	return plugin.Request{
@@ -23,15 +23,15 @@ func newRequest(v *View) plugin.Request {
 	}
 }
 
-// parameters are those of a class that are a plugin's: retention is the trash's.
+// parameters are the class's parameters for a plugin; the retention is not one of them.
 func parameters(ofClass map[string]string) map[string]string {
 	own := maps.Clone(ofClass)
 	delete(own, tarnv1.AnnotationRetention)
 	return own
 }
 
-// newVolume is the PersistentVolume of what the plugin has made. Its reclaim policy is
-// the class' of this moment; nothing is taken from the class when the volume goes.
+// newVolume is the PersistentVolume of what the plugin has made. It takes the reclaim policy
+// that the class has now; the class is not consulted when the volume is deleted.
 func newVolume(v *View, asset plugin.Asset) *corev1.PersistentVolume {
 	claim, class := v.Claim, v.Class
 	vol := &corev1.PersistentVolume{
@@ -64,17 +64,17 @@ func newVolume(v *View, asset plugin.Asset) *corev1.PersistentVolume {
 	return vol
 }
 
-// madeVolume is a volume of the API as its plugin knows it.
+// madeVolume is a PersistentVolume as its plugin knows it.
 func madeVolume(vol *corev1.PersistentVolume) plugin.Volume {
 	return plugin.Volume{Name: vol.Name, Source: &vol.Spec.PersistentVolumeSource, Place: vol.Annotations[tarnv1.AnnotationPlace]}
 }
 
-// begunVolume is what may have been made for a claim that was promised a volume.
+// begunVolume is what may have been made for a claim with a promise.
 func begunVolume(v *View) plugin.Volume {
 	return plugin.Volume{Name: v.VolumeName, Place: v.Claim.Annotations[tarnv1.AnnotationPlace]}
 }
 
-// capacity is what was asked for, to the letter, unless the plugin has made more.
+// capacity is exactly what was requested, unless the plugin has made more.
 func capacity(claim *corev1.PersistentVolumeClaim, asset plugin.Asset) resource.Quantity {
 	asked := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	if asset.Bytes > asked.Value() {
@@ -83,8 +83,7 @@ func capacity(claim *corev1.PersistentVolumeClaim, asset plugin.Asset) resource.
 	return asked
 }
 
-// affinityTo confines a volume to a node, by the label Kubernetes' own local volumes
-// use.
+// affinityTo restricts a volume to a node, by the label that Kubernetes' own local volumes use.
 func affinityTo(node *corev1.Node) *corev1.VolumeNodeAffinity {
 	hostname := node.Labels[corev1.LabelHostname]
 	if hostname == "" {

@@ -16,7 +16,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// deletions notes what of a volume goes, in its order.
+// deletions records in which order the parts of a volume are deleted.
 type deletions struct {
 	plugin.Deleter
 	gone []string
@@ -30,7 +30,7 @@ func (d *deletions) Delete(ctx context.Context, v plugin.Volume) error {
 	return err
 }
 
-// of has a controller note the same of the volume and of its finalizer.
+// of makes a controller record the deletion of the volume and the removal of its finalizer.
 func (d *deletions) of(t *testing.T, r *reconciler) {
 	t.Helper()
 	p := r.plugins[fakeName]

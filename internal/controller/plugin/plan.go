@@ -16,40 +16,40 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// retentionLook is how often a retention is looked at again: no event of the volume tells
-// when its class or its set says another.
+// retentionLook is how often a retention is checked. No event of the volume tells when its
+// class or its set changes.
 const retentionLook = time.Minute
 
 // Act is what a reconcile does; a closed set.
 //
 //	claim   (given to a plugin) -> Promise -> Make -> (bound) -> Fulfil
 //	                                  |         |
-//	                                  +-> Undo <+  nobody wants it any more, or the node did not do
+//	                                  +-> Undo <+  the claim is withdrawn, or the node failed
 //	volume  Hold, or LetGo where its policy is not Delete -> (released) -> Delete
 type Act string
 
-// The acts. Each is idempotent and ends in objects from which the next is derived.
+// The acts. Each is idempotent and leaves objects from which the next one follows.
 const (
 	// ActNone: wait for an event.
 	ActNone Act = "None"
-	// ActRefuse: tell the claim Plan.Warning, and give the choice of the node back where
-	// Plan.GiveBack.
+	// ActRefuse: warn the claim with Plan.Warning. With Plan.GiveBack, let the scheduler choose
+	// another node.
 	ActRefuse Act = "Refuse"
-	// ActPromise: note in the claim that something may have been made for it.
+	// ActPromise: record in the claim that something may have been made for it.
 	ActPromise Act = "Promise"
 	// ActMake: have the volume made and write its PersistentVolume.
 	ActMake Act = "Make"
-	// ActUndo: destroy what may have been made, then take the promise back.
+	// ActUndo: destroy what may have been made, then remove the promise.
 	ActUndo Act = "Undo"
-	// ActFulfil: the PersistentVolume is there or was there: take the promise off.
+	// ActFulfil: remove the promise, because the PersistentVolume exists or existed.
 	ActFulfil Act = "Fulfil"
-	// ActHold: put the finalizer on a volume that is to be destroyed one day.
+	// ActHold: add the finalizer to a volume that is to be destroyed after its release.
 	ActHold Act = "Hold"
-	// ActLetGo: take it off a volume that is not.
+	// ActLetGo: remove the finalizer from a volume that is not.
 	ActLetGo Act = "LetGo"
-	// ActKeep: tell the volume Plan.Warning, and leave it.
+	// ActKeep: warn about the volume with Plan.Warning, and leave it.
 	ActKeep Act = "Keep"
-	// ActRetain: say why the volume is not destroyed yet, and look again at Plan.Next.
+	// ActRetain: say why the volume is not destroyed yet, and reconcile at Plan.Next.
 	ActRetain Act = "Retain"
 	// ActDelete: destroy the volume, then its PersistentVolume.
 	ActDelete Act = "Delete"
@@ -58,18 +58,19 @@ const (
 // Plan is what to do about one volume.
 type Plan struct {
 	Act Act
-	// Warning is told to the claim, or by ActKeep and ActRetain to the volume, as an Event. Events that differ in their note alone
-	// are merged under the first note, so each Cause is an action of its own.
+	// Warning is emitted about the claim, or with ActKeep and ActRetain about the volume.
+	// Kubernetes merges Events that differ only in their note, so each Cause is an action of
+	// its own.
 	Warning, Cause string
-	// GiveBack says that the scheduler has to choose another node.
+	// GiveBack means that the scheduler must choose another node.
 	GiveBack bool
-	// Retry says that no event tells when the cause is gone.
+	// Retry means that no event tells when the cause is gone.
 	Retry bool
-	// Next is when to look again though no event tells; zero: not needed.
+	// Next is when to reconcile if no event arrives; zero means never.
 	Next time.Time
 }
 
-// decide says what the View asks for.
+// decide decides what to do with the volume of the View.
 func decide(v *View, now time.Time) Plan {
 	if v.Volume != nil {
 		return decideVolume(v, now)
@@ -89,13 +90,12 @@ func decide(v *View, now time.Time) Plan {
 	return Plan{Act: ActPromise}
 }
 
-// promised says that a volume may have been made for a claim, though it has none yet.
+// promised reports whether a volume may have been made for a claim that has none yet.
 func promised(claim *corev1.PersistentVolumeClaim) bool {
 	return slices.Contains(claim.Finalizers, tarnv1.FinalizerInProcess)
 }
 
-// wanted says whether the claim waits for this volume. A class that is missing is the
-// binder's to tell.
+// wanted reports whether the claim waits for this volume. The binder reports a missing class.
 func wanted(v *View) bool {
 	c, class := v.Claim, v.Class
 	if c.DeletionTimestamp != nil || c.Spec.VolumeName != "" || volume.StateOfClaim(c) == volume.ClaimCompleted || volume.ForPopulator(c) || class == nil ||
@@ -106,7 +106,7 @@ func wanted(v *View) bool {
 	return !waits || c.Annotations[volume.AnnSelectedNode] != ""
 }
 
-// refusal says why the plugin makes no volume for a claim, ActNone if it does.
+// refusal says why the plugin makes no volume for a claim; ActNone if it makes one.
 func refusal(v *View) Plan {
 	c, class, name := v.Claim, v.Class, v.Plugin.Name
 	refuse := func(cause, format string, args ...any) Plan {
@@ -135,7 +135,7 @@ func refusal(v *View) Plan {
 	return p
 }
 
-// refusalOfNode is the part of a refusal that is the node's.
+// refusalOfNode is a refusal because of the node.
 func refusalOfNode(v *View, refuse func(cause, format string, args ...any) Plan) Plan {
 	c, class, name := v.Claim, v.Class, v.Plugin.Name
 	if v.Plugin.Node == "" {
@@ -157,27 +157,26 @@ func refusalOfNode(v *View, refuse func(cause, format string, args ...any) Plan)
 	return Plan{Act: ActNone}
 }
 
-// tooLarge says whether a claim asks for more bytes than a plugin can be asked for: their
-// number would come out as any other, zero too.
+// tooLarge reports whether a claim requests more bytes than fit the plugin's request. The
+// number would turn into any other, even zero.
 func tooLarge(claim *corev1.PersistentVolumeClaim) bool {
 	asked := volume.Request(claim)
 	return asked.CmpInt64(math.MaxInt64) > 0
 }
 
-// decidePromised treats a claim for which something may have been made, and no volume
-// is known.
+// decidePromised decides for a claim with a promise and without a known volume.
 func decidePromised(v *View) Plan {
 	c := v.Claim
 	switch maker := cmp.Or(c.Annotations[tarnv1.AnnotationPlugin], "an unknown plugin"); {
 	case c.Spec.VolumeName == v.VolumeName:
-		return Plan{Act: ActFulfil} // it had its volume, which was removed by force since
+		return Plan{Act: ActFulfil} // it had its volume, which was since removed by force
 	case v.Plugin == nil:
 		return Plan{Act: ActRefuse, Cause: "NoPlugin", Warning: fmt.Sprintf("%s started to create a volume, but no controller runs it any more; start a controller that runs it", maker)}
 	case c.Annotations[tarnv1.AnnotationNode] != v.Plugin.Node:
 		return Plan{Act: ActRefuse, Cause: "MadeElsewhere", Warning: fmt.Sprintf(
 			"%s started to create a volume on node %q, but the controller now runs on node %q; creation continues when the controller runs on that node again",
 			maker, c.Annotations[tarnv1.AnnotationNode], v.Plugin.Node)}
-	case v.Missing != nil: // to undo it here would leave it where it is
+	case v.Missing != nil: // undoing it here would leave the storage behind
 		return Plan{Act: ActRefuse, Cause: "Missing", Retry: true, Warning: fmt.Sprintf(
 			"%s started to create a volume, but cannot finish or undo it now: %v", maker, v.Missing)}
 	case !wanted(v):
@@ -185,17 +184,18 @@ func decidePromised(v *View) Plan {
 	case refusal(v).Retry:
 		return refusal(v)
 	case refusal(v).Act != ActNone:
-		return Plan{Act: ActUndo} // what was right when it was promised is not any more
+		return Plan{Act: ActUndo} // it was valid when it was promised, but is no longer
 	}
 	return Plan{Act: ActMake}
 }
 
-// decideVolume treats a PersistentVolume that is there.
+// decideVolume decides for an existing PersistentVolume.
 func decideVolume(v *View, now time.Time) Plan {
 	if c := v.Claim; c != nil && promised(c) && (v.Plugin != nil || sameClaim(v.Volume, c)) &&
 		(c.Status.Phase == corev1.ClaimBound || c.DeletionTimestamp != nil) {
-		// The volume tells what was made, whoever has it now. Not before the claim is
-		// bound: a write of ours between those of the binder would only make it read again.
+		// The volume records what was made, even if another claim has it now. The controller
+		// waits until the claim is bound: a write in between would only make the binder read
+		// again.
 		return Plan{Act: ActFulfil}
 	}
 	if v.Plugin == nil {
@@ -209,7 +209,7 @@ func decideVolume(v *View, now time.Time) Plan {
 			return Plan{Act: ActLetGo}
 		}
 	case released(vol, held) && volume.DeletionProtected(vol):
-		// The API server would keep the volume, which then would stand for nothing.
+		// The API server would keep the PersistentVolume, whose storage would then be gone.
 		return Plan{Act: ActKeep, Cause: "Protected", Warning: fmt.Sprintf("label %s protects the volume, which is released and has reclaim policy Delete; to lift that: kubectl label persistentvolumes %s %s-",
 			tarnv1.LabelDeletionProtection, vol.Name, tarnv1.LabelDeletionProtection)}
 	case released(vol, held):
@@ -218,16 +218,16 @@ func decideVolume(v *View, now time.Time) Plan {
 		}
 		return Plan{Act: ActDelete}
 	case !held && vol.DeletionTimestamp == nil:
-		// Though it is nobody's yet: one that goes back to a pool gets its policy Delete
-		// before anybody has it, and may be deleted by hand.
+		// This also holds for a volume without a claim. A volume that returns to a pool gets
+		// policy Delete before its next claim, and may be deleted by hand.
 		return Plan{Act: ActHold}
 	}
 	return Plan{Act: ActNone}
 }
 
-// released says whether nobody has a claim to a volume any more. One whose claimRef
-// was cleared, or names a claim yet to come, is about to be used again; unless it is
-// being deleted, and waits for its finalizer alone.
+// released reports whether no claim has a right to a volume any more. A volume without
+// claimRef, or reserved for a future claim, is about to be used again. The exception is a
+// volume that is being deleted and waits only for its finalizer.
 func released(vol *corev1.PersistentVolume, held bool) bool {
 	if vol.DeletionTimestamp != nil {
 		return held && vol.Status.Phase != corev1.VolumeBound
@@ -235,20 +235,21 @@ func released(vol *corev1.PersistentVolume, held bool) bool {
 	return orphaned(vol)
 }
 
-// orphaned says that a volume is what its claim has left behind, whether nothing was
-// tried yet or has failed. What others call Failed is not: only they know why.
+// orphaned reports whether a volume was left by its claim, before or after a failed deletion. A
+// volume that another controller called Failed does not count, because only that controller
+// knows why.
 func orphaned(vol *corev1.PersistentVolume) bool {
 	return (vol.Status.Phase == corev1.VolumeReleased || calledFailed(vol)) && vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID != ""
 }
 
-// calledFailed says that the phase is the one written where a deletion has failed. Both
-// binders leave it while the claim is gone, and write another when the volume is bound,
-// or offered, again.
+// calledFailed reports whether the phase was written because a deletion failed. Both binders
+// keep that phase while the claim is gone, and replace it when the volume is bound or available
+// again.
 func calledFailed(vol *corev1.PersistentVolume) bool {
 	return vol.Status.Phase == corev1.VolumeFailed && vol.Status.Reason == eventDeleteFailed
 }
 
-// sameClaim says whether a volume points at a claim.
+// sameClaim reports whether a volume points at a claim.
 func sameClaim(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	return vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID == claim.UID
 }

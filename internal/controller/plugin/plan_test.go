@@ -29,10 +29,10 @@ var now = time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC)
 
 var deletedAt = metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 
-// change makes a View another one.
+// change edits a View.
 type change = func(*View)
 
-// claimView is a claim that was given to the plugin.
+// claimView is a claim that was assigned to the plugin.
 func claimView(changes ...change) *View {
 	_, p := plugintest.NewFake(fakeName, fakeNode)
 	claim := testkit.Claim("ns", "data", "u1", fakeName)
@@ -78,7 +78,7 @@ func boundTo(name string) change {
 	return func(v *View) { v.Claim.Spec.VolumeName, v.Claim.Status.Phase = name, corev1.ClaimBound }
 }
 
-// withClaim gives a volume its claim back, promised.
+// withClaim restores the volume's claim, with a promise.
 func withClaim(changes ...change) change {
 	return func(v *View) {
 		v.Claim = claimView(promisedClaim).Claim
@@ -111,7 +111,7 @@ func TestAClaim(t *testing.T) {
 		name    string
 		changes []change
 		want    Act
-		// wantWarning is a part of what the claim is told.
+		// wantWarning is part of the warning for the claim.
 		wantWarning string
 	}{
 		{"case 106: given to the plugin is promised a volume", nil, ActPromise, ""},

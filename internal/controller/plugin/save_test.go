@@ -15,8 +15,8 @@ import (
 	"tarn.dev/tarn/internal/plugin/plugintest"
 )
 
-// unsaved has the creation of a PersistentVolume fail as often as *times says; carriedOut
-// says that it happens all the same, and only the answer is lost.
+// unsaved makes the creation of a PersistentVolume fail *times times. carriedOut means that the
+// volume is created and only the answer is lost.
 func unsaved(w *world, times *int, carriedOut bool) client.Client {
 	return interceptor.NewClient(w.client, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 		if _, ok := o.(*corev1.PersistentVolume); !ok || *times == 0 {
@@ -35,12 +35,12 @@ func unsaved(w *world, times *int, carriedOut bool) client.Client {
 func TestCases109And120AVolumeThatCannotBeWrittenIsTriedUntilItCan(t *testing.T) {
 	w := newWorld(t, "unsaved")
 	r, recorder := w.alone()
-	times := 7 // more than the five after which Kubernetes destroys what it made
+	times := 7 // Kubernetes destroys what it made after five failures
 	r.client = unsaved(w, &times, false)
 	claim := w.claim("data")
 	v := w.view(claim)
 	w.must(r.promise(w.ctx, v))
-	told(recorder) // that a volume is being made
+	told(recorder) // the Event that a volume is being made
 	for range 7 {
 		if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err == nil {
 			t.Fatal("want an error while the volume cannot be written")
@@ -68,9 +68,9 @@ func TestCase109AVolumeThatWasNeverWrittenIsDestroyedWithItsClaim(t *testing.T) 
 	if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err == nil {
 		t.Fatal("want an error while the volume cannot be written")
 	}
-	told(recorder)                        // that a volume is being made
-	told(recorder)                        // that it cannot be written
-	w.must(w.client.Delete(w.ctx, claim)) // which the promise holds
+	told(recorder)                        // the Event that a volume is being made
+	told(recorder)                        // the Event that it cannot be written
+	w.must(w.client.Delete(w.ctx, claim)) // the promise keeps it
 	w.must(w.now(v.Claim))
 	w.fake.Break(plugintest.Delete, errors.New("the array is busy"))
 	if _, err := r.apply(w.ctx, v, Plan{Act: ActUndo}); err == nil {

@@ -34,7 +34,7 @@ func (w *world) saying(about client.Object, reason, part string) {
 	})
 }
 
-// As a machine that was rebooted, and whose controller starts before its disk is mounted.
+// This is a machine after a reboot, whose controller starts before its disk is mounted.
 func TestAControllerWithoutItsDiskLeavesAllAsItIsUntilItHasIt(t *testing.T) {
 	w := newWorld(t, "unmounted")
 	w.bind()

@@ -19,9 +19,9 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// The indexes hold only the claims of the plugins, which are few among a cluster's; but
-// for that by volume, as any claim may have drawn a volume from a pool. That of volumes
-// is empty while all is well.
+// The indexes hold only claims of the plugins, which are few in a cluster. The exception is the
+// index by volume, because any claim may have drawn a volume from a pool. The index of missing
+// volumes is empty while all is well.
 const (
 	indexClaimUID   = "inprocess.uid"
 	indexClaimClass = "inprocess.class"   // those that wait for a volume
@@ -54,8 +54,8 @@ func (r *reconciler) addIndexes(indexer client.FieldIndexer) error {
 	return nil
 }
 
-// missedBy is what the index of missing volumes holds of one. A plugin's place stays what
-// it was when the process was started, so the index need not change with it.
+// missedBy is the key of a volume in the index of missing volumes. A plugin's place is fixed
+// when the process starts, so the index need not change with it.
 func (r *reconciler) missedBy(o client.Object) []string {
 	vol, ok := o.(*corev1.PersistentVolume)
 	if !ok {
@@ -68,14 +68,14 @@ func (r *reconciler) missedBy(o client.Object) []string {
 	return []string{p.Name}
 }
 
-// ourVolume says whether one of the plugins has made a volume.
+// ourVolume reports whether one of the plugins has made a volume.
 func (r *reconciler) ourVolume(o client.Object) bool {
 	_, ours := r.plugins[o.GetAnnotations()[volume.AnnProvisionedBy]]
 	return ours
 }
 
-// ofOthers leaves out the updates by which a volume was called Failed here: the queue tries
-// again after its pause, and a text that is another each time would make that none.
+// ofOthers leaves out the updates by which this controller set the phase Failed. The queue
+// retries after its pause, and a message that varies each time would undo that pause.
 var ofOthers = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	old, ok := e.ObjectOld.(*corev1.PersistentVolume)
 	now, ok2 := e.ObjectNew.(*corev1.PersistentVolume)
@@ -87,7 +87,7 @@ var ofOthers = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	return !equality.Semantic.DeepEqual(was, now)
 }}
 
-// ourClaim says whether a claim was given to one of the plugins, or promised a volume.
+// ourClaim reports whether a claim was assigned to one of the plugins, or has a promise.
 func (r *reconciler) ourClaim(o client.Object) bool {
 	claim, ok := o.(*corev1.PersistentVolumeClaim)
 	if !ok {
@@ -113,7 +113,7 @@ func mapClaim(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{request(volumeName(o.GetUID()))}
 }
 
-// mapClass wakes the claims that wait for a volume of a class.
+// mapClass enqueues the claims that wait for a volume of a class.
 func (r *reconciler) mapClass(ctx context.Context, o client.Object) []reconcile.Request {
 	claims := &corev1.PersistentVolumeClaimList{}
 	if err := r.client.List(ctx, claims, client.MatchingFields{indexClaimClass: o.GetName()}); err != nil {

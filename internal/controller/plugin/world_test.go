@@ -31,13 +31,12 @@ import (
 
 func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
-// worlds counts those of this process, so that a case that is run again has its own.
+// worlds counts the worlds of this process, so that a repeated test has its own.
 var worlds atomic.Int32
 
-// world is one API server with one plugin, whose name is that of the case and of its
-// class, and a node and a namespace of that name too. Its controllers see the claims of
-// that namespace alone: each fulfils promises of any plugin, and cases that run side by
-// side would do each other's work.
+// world is one API server with one plugin, and a class, a node and a namespace of the same
+// name. Its controllers see only the claims of that namespace. A controller fulfils promises of
+// any plugin, so tests that run in parallel would do each other's work.
 type world struct {
 	t      *testing.T
 	ctx    context.Context
@@ -72,7 +71,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// claim makes a claim that the binder has given to the plugin.
+// claim creates a claim that the binder has assigned to the plugin.
 func (w *world) claim(name string, changes ...testkit.With[*corev1.PersistentVolumeClaim]) *corev1.PersistentVolumeClaim {
 	w.t.Helper()
 	claim := testkit.Claim(w.name, name, "", w.plugin.Name, changes...)
@@ -81,8 +80,7 @@ func (w *world) claim(name string, changes ...testkit.With[*corev1.PersistentVol
 	return claim
 }
 
-// alone gives a reconciler without a manager, whose every look is live, and its
-// Events.
+// alone returns a reconciler without a manager, which always reads live, and its Events.
 func (w *world) alone() (*reconciler, *events.FakeRecorder) {
 	w.t.Helper()
 	recorder := events.NewFakeRecorder(10)
@@ -92,8 +90,7 @@ func (w *world) alone() (*reconciler, *events.FakeRecorder) {
 	}, recorder
 }
 
-// unindexed answers what the index of claims by volume would, from the API server, which
-// has none.
+// unindexed lists claims by volume from the API server, which has no such index.
 type unindexed struct{ client.Reader }
 
 func (u unindexed) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
@@ -111,7 +108,7 @@ func (u unindexed) List(ctx context.Context, list client.ObjectList, opts ...cli
 	return nil
 }
 
-// view is what a claim's look would give, claim and class as they are.
+// view is what gather would return for a claim, with the present claim and class.
 func (w *world) view(claim *corev1.PersistentVolumeClaim) *View {
 	w.t.Helper()
 	v := &View{VolumeName: volumeName(claim.UID), Claim: claim.DeepCopy(), Plugin: &w.plugin, Class: &storagev1.StorageClass{}, Node: &corev1.Node{}}
@@ -120,7 +117,7 @@ func (w *world) view(claim *corev1.PersistentVolumeClaim) *View {
 	return v
 }
 
-// run starts the controller on a configuration and gives back what ends it.
+// run starts the controller on a configuration and returns a function that stops it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.t.Helper()
 	return testkit.Run(w.ctx, w.t, restConfig, func(mgr ctrl.Manager) error {
@@ -132,8 +129,8 @@ func (w *world) run(restConfig *rest.Config) (stop func()) {
 	})
 }
 
-// bind does of Kubernetes' controllers what the cases need, until the case is over:
-// volumes are bound and released, protection lets everything go.
+// bind does the work of Kubernetes' controllers that the tests need, until the test ends. It
+// binds and releases volumes, and removes protection finalizers.
 func (w *world) bind() {
 	w.t.Helper()
 	mirror := testkit.MirrorOf(w.t, w.config)
@@ -146,8 +143,8 @@ func (w *world) bind() {
 	w.t.Cleanup(func() { cancel(); <-done })
 }
 
-// bindOnce is one round. What fails is tried again on the next. As both binders do, it
-// leaves what was called Failed and whose claim is gone.
+// bindOnce is one round of bind. It retries failures in the next round. Like both binders, it
+// keeps the phase Failed of a volume whose claim is gone.
 func (w *world) bindOnce(ctx context.Context) {
 	volumes, claims := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}
 	if w.client.List(ctx, volumes) != nil || w.client.List(ctx, claims, client.InNamespace(w.name)) != nil {
@@ -196,7 +193,7 @@ func (w *world) unprotect(ctx context.Context, o client.Object) {
 	}
 }
 
-// eventually waits until check finds nothing wrong.
+// eventually waits until check returns nil.
 func (w *world) eventually(what string, check func() error) {
 	w.t.Helper()
 	var err error
@@ -205,7 +202,7 @@ func (w *world) eventually(what string, check func() error) {
 	}
 }
 
-// now reads an object as it stands.
+// now reads the present state of an object.
 func (w *world) now(o client.Object) error {
 	return w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o)
 }

@@ -18,7 +18,7 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// eventAction is what Events say was being done.
+// eventAction is the action that Events name.
 const eventAction = "Deploy"
 
 // +kubebuilder:rbac:groups=tarn.dev,resources=apps,verbs=patch
@@ -28,15 +28,15 @@ const eventAction = "Deploy"
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// apply does what a plan says, up to the first error. The growth of one volume that is
-// refused, as by a quota, is in the way of no other's. The view follows what is written,
-// so that the status tells of it, and has what the API server refused.
+// apply carries out a plan up to the first error. If the API server rejects the growth of one
+// volume, for example by a quota, the other actions still follow. apply updates the view after
+// each write, for the status. It also notes there what the API server rejected.
 func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
 	var refused []error
 	skip := false
 	for _, a := range p.Actions {
 		if _, tells := a.(Tell); tells && skip {
-			continue // of the growth before it
+			continue // of the rejected growth before it
 		}
 		err := r.do(ctx, v, a)
 		_, grows := a.(GrowClaim)
@@ -46,14 +46,14 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
 		case err != nil && kube.IsRefusal(err):
 			return v.refuse(append(refused, err))
 		case err != nil:
-			// Not all is tried: what is refused is told when it is.
+			// Not everything was tried, so rejections are reported by a later reconcile.
 			return errors.Join(append(refused, err)...)
 		}
 	}
 	return v.refuse(refused)
 }
 
-// refuse has the view know what the API server refused, and gives that as one error.
+// refuse notes in the view what the API server rejected, and returns it as one error.
 func (v *View) refuse(refused []error) error {
 	if v.Refused == "" {
 		words := make([]string, len(refused))
@@ -80,7 +80,7 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 	case MarkClaim, GrowClaim:
 		return r.changeClaim(ctx, v, a)
 	case DropClaim:
-		// As it was read: what somebody has done to it since may be to keep it.
+		// The claim must be unchanged: a later edit may have been made to keep it.
 		return r.delete(ctx, a.Claim, client.Preconditions{UID: &a.Claim.UID, ResourceVersion: &a.Claim.ResourceVersion})
 	case Run:
 		return r.run(ctx, v, a.Deployment)
@@ -98,8 +98,8 @@ func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
 	return fmt.Errorf("apps: unknown action %T", a)
 }
 
-// tell names the claim beside the App: of Events that differ in their text alone only the
-// first is kept.
+// tell names the claim besides the App, because Kubernetes keeps only the first of Events that
+// differ only in their text.
 func (r *reconciler) tell(ctx context.Context, v *View, a Tell) {
 	var about runtime.Object
 	if claim := v.Claims[a.Claim]; claim != nil {
@@ -111,7 +111,7 @@ func (r *reconciler) tell(ctx context.Context, v *View, a Tell) {
 	r.events.Eventf(v.App, about, corev1.EventTypeNormal, a.Reason, eventAction, "%s", kube.Note(a.Note))
 }
 
-// writeTopology creates the ConfigMap, or writes the version that was read.
+// writeTopology creates the ConfigMap, or updates it if it is unchanged since it was read.
 func (r *reconciler) writeTopology(ctx context.Context, v *View, t topology) error {
 	config := newConfig(v.App, t.text())
 	if v.Config == nil {
@@ -133,8 +133,8 @@ func (r *reconciler) writeTopology(ctx context.Context, v *View, t topology) err
 	return nil
 }
 
-// makeClaim looks at the App once more: a claim has no owner, so one that is made for an
-// App which is gone would stay for ever.
+// makeClaim creates a claim, after it has read the App again. A claim has no owner, so the
+// claim of a deleted App would stay for ever.
 func (r *reconciler) makeClaim(ctx context.Context, v *View, claim *corev1.PersistentVolumeClaim) error {
 	live, err := kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.App), &tarnv1.App{})
 	if err != nil {
@@ -150,8 +150,8 @@ func (r *reconciler) makeClaim(ctx context.Context, v *View, claim *corev1.Persi
 	return nil
 }
 
-// changeClaim writes the one thing of a claim that an App decides again and again: what
-// becomes of it in the end, and how large it is.
+// changeClaim writes the two things of a claim that an App decides repeatedly: whether it is
+// preserved, and its size.
 func (r *reconciler) changeClaim(ctx context.Context, v *View, a Action) error {
 	var base, claim *corev1.PersistentVolumeClaim
 	switch a := a.(type) {
@@ -173,7 +173,7 @@ func (r *reconciler) changeClaim(ctx context.Context, v *View, a Action) error {
 	return nil
 }
 
-// run creates the Deployment, or writes the version that was read.
+// run creates the Deployment, or updates it if it is unchanged since it was read.
 func (r *reconciler) run(ctx context.Context, v *View, wanted *appsv1.Deployment) error {
 	if v.Deployment == nil {
 		made := wanted.DeepCopy()
@@ -196,9 +196,9 @@ func (r *reconciler) run(ctx context.Context, v *View, wanted *appsv1.Deployment
 	return nil
 }
 
-// create creates an object, and says whether it did. Where one of its name is there, o is
-// that, read from the API server: the cache had not shown it yet, or somebody has taken
-// its label off. One that is not the App's is a refusal.
+// create creates an object, and reports whether it did. If the name exists, o becomes that
+// object, read from the API server: the cache was stale, or the object has lost its label. If
+// that object is not the App's, create notes a rejection and returns an error.
 func (r *reconciler) create(ctx context.Context, v *View, kind string, o client.Object) (created bool, err error) {
 	err = r.client.Create(ctx, o)
 	if err == nil {

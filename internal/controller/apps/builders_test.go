@@ -22,7 +22,7 @@ const (
 	rwx = corev1.ReadWriteMany
 )
 
-// appOf is an App shop of one pod that has been seen before, with volumes.
+// appOf is an App shop of one pod, seen before, with volumes.
 func appOf(volumes ...tarnv1.AppVolume) *tarnv1.App {
 	return &tarnv1.App{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "shop", UID: "shop-uid", Generation: 3, Finalizers: []string{tarnv1.FinalizerApp}},
@@ -41,7 +41,7 @@ func volumeOf(name string, sizeGi int64, changes ...testkit.With[*tarnv1.AppVolu
 func shared(volume *tarnv1.AppVolume)     { volume.AccessMode = rwx }
 func preserving(volume *tarnv1.AppVolume) { volume.PreserveOnDelete = true }
 
-// viewOf is an App before anything was made for it.
+// viewOf is the view of an App before anything was created for it.
 func viewOf(app *tarnv1.App, changes ...testkit.With[*View]) *View {
 	v := &View{App: app, Claims: map[string]*corev1.PersistentVolumeClaim{}, Classes: map[string]*storagev1.StorageClass{}, Defaults: appspec.DefaultClasses}
 	for _, class := range appspec.DefaultClasses {
@@ -53,19 +53,19 @@ func viewOf(app *tarnv1.App, changes ...testkit.With[*View]) *View {
 	return v
 }
 
-// broughtBack is the claim of a volume of an earlier App, as it comes from the trash.
+// broughtBack is the claim of a volume of an earlier App, as tarn undelete restores it.
 func broughtBack(volume string) *corev1.PersistentVolumeClaim {
 	claim := newClaim(viewOf(appOf()), ptr.To(volumeOf(volume, 1)))
 	forgets(claim)
 	return claim
 }
 
-// forgets has a claim not know for whom it was made.
+// forgets removes from a claim the App that it was made for.
 func forgets(claim *corev1.PersistentVolumeClaim) {
 	delete(claim.Annotations, tarnv1.AnnotationMadeFor)
 }
 
-// deployed is an App for which all is made, with bound claims and ready pods.
+// deployed is the view of a complete App, with bound claims and ready pods.
 func deployed(app *tarnv1.App, changes ...testkit.With[*View]) *View {
 	v := viewOf(app)
 	for i := range app.Spec.Volumes {
@@ -79,7 +79,7 @@ func deployed(app *tarnv1.App, changes ...testkit.With[*View]) *View {
 	return v
 }
 
-// settle has the view's topology and Deployment be as its App wants them.
+// settle makes the view's topology and Deployment what its App wants.
 func settle(v *View) {
 	v.Deployed = topologyOf(v)
 	v.Config = newConfig(v.App, v.Deployed.text())
@@ -100,7 +100,7 @@ func bound(claim *corev1.PersistentVolumeClaim, changes ...testkit.With[*corev1.
 	return func(v *View) { v.Claims[claim.Name] = claim }
 }
 
-// asks changes a spec after it was deployed.
+// asks changes the spec after it was deployed.
 func asks(change func(*tarnv1.AppSpec)) testkit.With[*View] {
 	return func(v *View) {
 		v.App = v.App.DeepCopy()

@@ -16,14 +16,14 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Watched are the kinds that the controller alone watches and that a tenant may make as
-// large as the API server takes them. Of Deployments and ConfigMaps it is the metadata.
+// Watched are the kinds that only this controller watches, and that a tenant may make very
+// large. Of Deployments and ConfigMaps only the metadata is watched.
 func Watched() []client.Object {
 	return []client.Object{&tarnv1.App{}, metadataOf(appsv1.SchemeGroupVersion.WithKind("Deployment")), metadataOf(corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
 }
 
-// Cached is what a manager's cache is to hold of those kinds: a few hundred bytes of each
-// object, however large it is. Everything else of an object is read live, one App at a
+// Cached configures what a manager's cache holds of those kinds: a few hundred bytes of each
+// object, however large it is. The controller reads the rest of an object live, one App at a
 // time.
 func Cached() (map[client.Object]cache.ByObject, error) {
 	ofApp, err := labels.NewRequirement(tarnv1.LabelApp, selection.Exists, nil)
@@ -42,7 +42,7 @@ func metadataOf(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 	return o
 }
 
-// trim leaves of an object what the watches look at.
+// trim keeps of an object only what the watches use.
 func trim(o any) (any, error) {
 	switch o := o.(type) {
 	case *metav1.PartialObjectMetadata:

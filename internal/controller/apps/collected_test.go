@@ -27,7 +27,7 @@ func TestAnAppThatIsDeletedInTheForegroundTakesItsClaimsWithIt(t *testing.T) {
 	w.ready(app)
 	stop()
 	w.Must(w.Client.Delete(w.Ctx, app, client.PropagationPolicy(metav1.DeletePropagationForeground)))
-	// The garbage collector is faster, and has done with it: nothing it owns keeps the App.
+	// The garbage collector is faster and has finished: nothing that it owns keeps the App.
 	w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(app), app))
 	w.Must(kube.RemoveFinalizer(w.Ctx, w.Client, app, metav1.FinalizerDeleteDependents))
 	of := metav1.ObjectMeta{Namespace: w.namespace, Name: ownName(app)}

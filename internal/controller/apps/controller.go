@@ -24,17 +24,17 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// Options are what the controller needs beside the manager.
+// Options are what the controller needs besides the manager.
 type Options struct {
-	// Classes are those of volumes that name none, by access mode; nil means
+	// Classes are the default classes of volumes, by access mode; nil means
 	// appspec.DefaultClasses.
 	Classes map[appspec.AccessMode]string
-	// MaxConcurrent is how many Apps are worked on at once; 0 means one.
+	// MaxConcurrent is how many Apps are reconciled at once; 0 means one.
 	MaxConcurrent int
-	// Pods is the cache of all pods, as kube.AllPods makes it; without it no status tells
-	// why a pod does not run.
+	// Pods is a cache of all pods, from kube.AllPods. Without it no status says why a pod does
+	// not run.
 	Pods cache.Cache
-	// Clock is the real one where it is nil.
+	// Clock is the time source; nil means the real clock.
 	Clock clock.PassiveClock
 }
 
@@ -47,8 +47,8 @@ type reconciler struct {
 	classes map[appspec.AccessMode]string
 }
 
-// Register adds the controller to a manager, whose cache need hold no more than Cached
-// says. Its queue holds names of Apps.
+// Register adds the controller to a manager, whose cache needs only what Cached describes.
+// Requests are names of Apps.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName),
@@ -76,11 +76,12 @@ func Register(mgr ctrl.Manager, o Options) error {
 	return made.Complete(r)
 }
 
-// Reconcile gathers, plans, applies and reports. What is done at the end of an App is
-// decided by what the API server has, not the cache, and so is what is refused: the cache
-// may show a new App before it shows that the last of an earlier one of its name is gone.
-// An App that the cache does not have is not asked for: its name may be from any object
-// with the label of an App.
+// Reconcile gathers, plans, applies and reports for one App.
+//
+// Two decisions use the API server's state instead of the cache: what to do at the end of an
+// App, and what to reject. The cache may show a new App while it still shows objects of an
+// earlier App of that name. If the cache does not have an App, Reconcile does not ask the API
+// server, because any object with an App's label may have named it.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	now := r.clock.Now()
 	if app, err := kube.Get(ctx, r.client, request.NamespacedName, &tarnv1.App{}); err != nil || app == nil {

@@ -1,17 +1,17 @@
-// Package apps makes of each App what it asks for: its claims, a Deployment that mounts
-// them, and a ConfigMap that says which volumes were deployed. A claim is made once and
-// then only ever found again; one whose volume is no longer asked for is detached and
-// kept. Nothing but the end of an App deletes a claim:
+// Package apps creates what each App asks for: its claims, a Deployment that mounts them, and a
+// ConfigMap that says which volumes were deployed. A claim is created once and then reused. If
+// the spec no longer names a volume, its claim is detached and kept. Only the end of an App
+// deletes claims:
 //
 //	App --hold--> topology --> claims --> Deployment        on every deploy
-//	App deleted --> Deployment gone --> claims gone, but those to be preserved
-//	            --> topology gone --> let go
+//	App deleted --> Deployment gone --> claims gone, except preserved ones
+//	            --> topology gone --> finalizer removed
 //
-// The topology is written before the first claim, and what is deleted is what it names:
-// the spec says what should be, it says what may be there.
+// The topology is written before the first claim, and the end of an App deletes what it names.
+// The spec says what should exist, the topology says what may exist.
 //
-// It writes claims, Deployments and ConfigMaps of Apps, the finalizer and the status of
-// Apps, and nothing else. What is refused, app/plan decides, as it does for the API. It
-// knows no volume, no provisioner and no other controller: that a claim grows it sees in
-// the claim.
+// The controller writes claims, Deployments and ConfigMaps of Apps, their finalizer and their
+// status, and nothing else. app/plan decides what is rejected, as it does for the API. The
+// controller knows no volume, no provisioner and no other controller. It sees in the claim that
+// a volume is being expanded.
 package apps

@@ -11,16 +11,16 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// ending is what the end of an App comes to: what of it must go, and what stays.
+// ending is what the end of an App deletes, and what it keeps.
 type ending struct {
-	// doomed are the claims that go, guarded those that would but for the label that
-	// protects them, kept those to be preserved.
+	// doomed are the claims to delete. guarded are those that a protection label keeps. kept
+	// are those to be preserved.
 	doomed, guarded, kept []*corev1.PersistentVolumeClaim
 }
 
-// endOf goes by what was deployed: a claim that no deploy has mounted is kept, as is one
-// that is to be preserved by what was deployed, by what the spec says since, or by what
-// is on the claim. A claim that is not the App's is not touched.
+// endOf decides by what was deployed. It keeps a claim that no deploy has mounted. It also
+// keeps a claim that is to be preserved by the last deploy, by the present spec or by the claim
+// itself. It does not touch a claim that is not the App's.
 func endOf(v *View) ending {
 	var e ending
 	named := map[string]bool{}
@@ -45,17 +45,16 @@ func endOf(v *View) ending {
 	return e
 }
 
-// preserves says whether a volume is to be preserved now, whatever was deployed. The
-// claim is asked too, as it is where the answer to the deletion is made.
+// preserves reports whether a volume is to be preserved by the spec or by its claim, whatever
+// was deployed. The service that answers a deletion also reads the claim.
 func (v *View) preserves(volume string, claim *corev1.PersistentVolumeClaim) bool {
 	return preserved(claim) || slices.ContainsFunc(v.App.Spec.Volumes, func(s tarnv1.AppVolume) bool {
 		return s.Name == volume && s.PreserveOnDelete
 	})
 }
 
-// planEnd takes an App down, in an order in which nothing is lost if it stops anywhere:
-// what is to be preserved is marked so, then the pods go, then the claims, then what
-// tells of them.
+// planEnd deletes an App in an order in which nothing is lost if it stops anywhere. First it
+// marks what is to be preserved, then it deletes the pods, then the claims, then the topology.
 func planEnd(v *View) Plan {
 	if !held(v.App) {
 		return Plan{}
@@ -71,7 +70,7 @@ func planEnd(v *View) Plan {
 		if v.Deployment.DeletionTimestamp == nil {
 			actions = append(actions, Stop{v.Deployment})
 		}
-		return Plan{actions} // its end brings the App back
+		return Plan{actions} // the end of the Deployment triggers the next reconcile
 	}
 	for _, claim := range e.doomed {
 		if claim.DeletionTimestamp == nil {

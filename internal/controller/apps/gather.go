@@ -16,25 +16,26 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// View is all that is known about one App. What does not exist is nil.
+// View is all that a decision about one App depends on. A nil object does not exist.
 type View struct {
 	App *tarnv1.App
-	// Config and Deployment have the names that the App's are to have, whosever they are.
+	// Config and Deployment are the objects with the names of the App's, even if another owner
+	// has made them.
 	Config     *corev1.ConfigMap
 	Deployment *appsv1.Deployment
 	// Deployed is what Config says of the volumes.
 	Deployed topology
-	// Pods are the App's, trimmed as kube.AllPods has them, by name; empty where no cache
-	// of them is kept.
+	// Pods are the App's, by name and trimmed as in kube.AllPods; empty without a cache of
+	// them.
 	Pods []*corev1.Pod
-	// Claims are those with the App's label, and those of a name that it wants or had,
+	// Claims are those with the App's label, and those with a name that the App wants or had,
 	// by name.
 	Claims map[string]*corev1.PersistentVolumeClaim
-	// Classes are those of the claims, by name.
+	// Classes are the classes of the claims, by name.
 	Classes map[string]*storagev1.StorageClass
-	// Defaults are the classes of volumes that name none, by access mode.
+	// Defaults are the default classes of volumes, by access mode.
 	Defaults map[appspec.AccessMode]string
-	// Refused is what the API server said to the writes that it did not take.
+	// Refused is the API server's message about the writes that it rejected.
 	Refused string
 }
 
@@ -43,9 +44,9 @@ type View struct {
 // +kubebuilder:rbac:groups="",resources=configmaps;persistentvolumeclaims,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
 
-// gather reads the View of one App: its claims and classes from the cache, or from the API
-// server where what is decided cannot be taken back. Of the App, its ConfigMap and its
-// Deployment the cache has but a little, so they are read from the API server always.
+// gather reads the View of one App. It reads claims and classes from the cache, or from the API
+// server for a decision that cannot be undone. It always reads the App, its ConfigMap and its
+// Deployment from the API server, because the cache has only a part of them.
 func (r *reconciler) gather(ctx context.Context, from client.Reader, key client.ObjectKey) (*View, error) {
 	v := &View{Defaults: r.classes}
 	var err error
@@ -116,12 +117,12 @@ func gatherClasses(ctx context.Context, from client.Reader, v *View) error {
 	return nil
 }
 
-// world is the View as app/plan has it.
+// world is the View in the form that app/plan uses.
 func (v *View) world() appplan.World {
 	return appplan.World{App: v.App, Claims: v.Claims, Classes: v.Classes, Defaults: v.Defaults}
 }
 
-// claim gives the claim of a volume, nil if there is none that is the App's.
+// claim returns the claim of a volume; nil if the App has none.
 func (v *View) claim(volume string) *corev1.PersistentVolumeClaim {
 	claim := v.Claims[appspec.ClaimName(v.App.Name, volume)]
 	if claim == nil || !appplan.Owned(claim, v.App.Name, volume) {
@@ -130,7 +131,7 @@ func (v *View) claim(volume string) *corev1.PersistentVolumeClaim {
 	return claim
 }
 
-// mode is the access mode of a volume: that of its claim, or what it is to be.
+// mode is the access mode of a volume: that of its claim, or that of the claim to be created.
 func (v *View) mode(volume *tarnv1.AppVolume) corev1.PersistentVolumeAccessMode {
 	if claim := v.claim(volume.Name); claim != nil {
 		return appplan.ModeOf(claim)

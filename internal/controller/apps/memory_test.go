@@ -49,7 +49,7 @@ func TestLargeObjectsOfATenantLeaveTheHeapAsItIs(t *testing.T) {
 	}
 }
 
-// heap is what lives in the heap, in bytes.
+// heap is the size of the live heap, in bytes.
 func heap() int64 {
 	runtime.GC()
 	var now runtime.MemStats

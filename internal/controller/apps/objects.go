@@ -23,19 +23,19 @@ import (
 )
 
 const (
-	// annDeployed is on Deployments: a hash of the spec they were written with. What was
-	// taken out of that again shows by it alone.
+	// annDeployed is the annotation of Deployments with a hash of the spec that they were
+	// written with. Only the hash shows that a field was removed from that spec.
 	annDeployed = "tarn.dev/deployed"
-	// annRemade is on claims that were made in the place of one with data.
+	// annRemade is the annotation of claims that were created in place of one with data.
 	annRemade = "tarn.dev/made-anew"
-	// preserveYes is the value of AnnotationPreserve that counts.
+	// preserveYes is the value of AnnotationPreserve that takes effect.
 	preserveYes = "true"
-	// prefix begins the names of all that is made for Apps.
+	// prefix is the prefix of the names of all objects of Apps.
 	prefix = "paas-app-"
 	// container is the name of an App's container.
 	container = "app"
-	// settleSeconds is how long a pod has to be ready before it counts. One that ends as
-	// soon as it has read its configuration is ready until then, if it has no probe.
+	// settleSeconds is how long a pod must be ready before it counts. Without a probe, a pod
+	// that exits right after it has read its configuration is ready until then.
 	settleSeconds = 5
 
 	gi = 1 << 30
@@ -44,7 +44,7 @@ const (
 // ownName is the name of an App's Deployment and ConfigMap.
 func ownName(app *tarnv1.App) string { return prefix + app.Name }
 
-// ours says whether an object was made for this very App; false where there is none.
+// ours reports whether an object exists and was created for this very App.
 func ours[T any, P interface {
 	*T
 	metav1.Object
@@ -65,13 +65,13 @@ func ownMeta(app *tarnv1.App) metav1.ObjectMeta {
 	}
 }
 
-// newConfig is the ConfigMap that says a topology.
+// newConfig is the ConfigMap that holds a topology.
 func newConfig(app *tarnv1.App, text string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: ownMeta(app), Data: map[string]string{topologyKey: text}}
 }
 
-// newClaim is the claim of a volume. It has no owner: what outlives an App must not go
-// with it.
+// newClaim is the claim of a volume. It has no owner, because the garbage collector must not
+// delete a claim that outlives its App.
 func newClaim(v *View, volume *tarnv1.AppVolume) *corev1.PersistentVolumeClaim {
 	labels := labelsOf(v.App)
 	labels[tarnv1.LabelAppVolume] = volume.Name
@@ -92,12 +92,13 @@ func newClaim(v *View, volume *tarnv1.AppVolume) *corev1.PersistentVolumeClaim {
 	return claim
 }
 
-// newDeployment is the App's workload. Its pods are told nothing of the cluster.
+// newDeployment is the App's workload. Its pods get no ServiceAccount token.
 func newDeployment(v *View) *appsv1.Deployment {
 	app := v.App
 	main := corev1.Container{
 		Name: container, Image: app.Spec.Image, Command: literals(app.Spec.Command), Args: literals(app.Spec.Args),
-		// The end of its log is in the pod's status then, where whoever may see the App sees it.
+		// The end of its log is then in the pod's status, readable by all users that can see
+		// the App.
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}
 	if app.Spec.Port != 0 {
@@ -139,8 +140,8 @@ func newDeployment(v *View) *appsv1.Deployment {
 	return d
 }
 
-// literal writes a text so that the kubelet, which expands $(NAME) and $$, gives a container
-// the text as it is.
+// literal escapes a text for the kubelet, which expands $(NAME) and $$. The container gets the
+// text as it was.
 func literal(text string) string { return strings.ReplaceAll(text, "$", "$$") }
 
 func literals(texts []string) []string {
@@ -153,15 +154,15 @@ func literals(texts []string) []string {
 
 func hashOf(spec any) string {
 	text, err := json.Marshal(spec)
-	if err != nil { // a type without channels and functions has none
+	if err != nil { // impossible: the type has no channels and functions
 		return ""
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
 
-// runs says whether a Deployment is as it is wanted, but for what the API server fills
-// in.
+// runs reports whether a Deployment is as wanted, apart from fields that the API server
+// defaults.
 func runs(live, wanted *appsv1.Deployment) bool {
 	return live.Annotations[annDeployed] == wanted.Annotations[annDeployed] && live.Labels[tarnv1.LabelApp] == wanted.Labels[tarnv1.LabelApp] &&
 		ptr.Deref(live.Spec.Replicas, 1) == *wanted.Spec.Replicas && equality.Semantic.DeepDerivative(wanted.Spec, live.Spec)
@@ -173,7 +174,7 @@ func storage(bytes int64) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI)}
 }
 
-// requested is how large a claim asks to be, capacityOf how large it is, in bytes.
+// requested is the size that a claim requests, capacityOf the size that it has, in bytes.
 func requested(claim *corev1.PersistentVolumeClaim) int64 {
 	return volume.Bytes(*claim.Spec.Resources.Requests.Storage())
 }
@@ -185,5 +186,5 @@ func capacityOf(claim *corev1.PersistentVolumeClaim) int64 {
 // inGi rounds bytes up to GiB.
 func inGi(bytes int64) int64 { return bytes/gi + min(1, bytes%gi) }
 
-// held says whether an App has the finalizer.
+// held reports whether an App has the finalizer.
 func held(app *tarnv1.App) bool { return slices.Contains(app.Finalizers, tarnv1.FinalizerApp) }

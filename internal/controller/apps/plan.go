@@ -39,43 +39,43 @@ type Plan struct {
 	Actions []Action
 }
 
-// Action is one write. It is one of the types below, each of which may be done twice
-// without harm.
+// Action is one write. It is one of the types below, each of which may be repeated without
+// harm.
 type Action interface{ action() }
 
 type (
-	// Hold puts the finalizer on the App.
+	// Hold adds the finalizer to the App.
 	Hold struct{}
-	// LetGo takes it off.
+	// LetGo removes it.
 	LetGo struct{}
-	// WriteTopology makes the ConfigMap say what was deployed.
+	// WriteTopology records in the ConfigMap what was deployed.
 	WriteTopology struct{ Topology topology }
 	// DropTopology deletes the ConfigMap.
 	DropTopology struct{}
 	// MakeClaim creates a claim.
 	MakeClaim struct{ Claim *corev1.PersistentVolumeClaim }
-	// MarkClaim says on a claim whether it is to outlive its App.
+	// MarkClaim records on a claim whether it is to outlive its App.
 	MarkClaim struct {
 		Claim    *corev1.PersistentVolumeClaim
 		Preserve bool
 	}
-	// GrowClaim has a claim ask for more bytes.
+	// GrowClaim makes a claim request more bytes.
 	GrowClaim struct {
 		Claim *corev1.PersistentVolumeClaim
 		Bytes int64
 	}
 	// DropClaim deletes this very claim.
 	DropClaim struct{ Claim *corev1.PersistentVolumeClaim }
-	// Run creates the Deployment, or brings it in line.
+	// Run creates or corrects the Deployment.
 	Run struct{ Deployment *appsv1.Deployment }
-	// Stop deletes the Deployment; it is there until its pods are gone.
+	// Stop deletes the Deployment, which exists until its pods are gone.
 	Stop struct{ Deployment *appsv1.Deployment }
 	// WriteStatus writes the App's status.
 	WriteStatus struct{ Status tarnv1.AppStatus }
-	// Post posts an Event about the App.
+	// Post emits an Event about the App.
 	Post struct{ Type, Reason, Note string }
-	// Tell posts an Event of type Normal about a claim of the App, by its name. Logged it
-	// is found though the App is gone.
+	// Tell emits an Event of type Normal about a claim of the App, by its name. With Logged it
+	// is also logged, so that it can be found after the App is gone.
 	Tell struct {
 		Reason, Note, Claim string
 		Logged              bool
@@ -96,12 +96,12 @@ func (WriteStatus) action()   {}
 func (Post) action()          {}
 func (Tell) action()          {}
 
-// tell makes a Tell.
+// tell creates a Tell.
 func tell(claim, reason, format string, args ...any) Tell {
 	return Tell{Reason: reason, Note: fmt.Sprintf(format, args...), Claim: claim}
 }
 
-// logged has it be logged.
+// logged returns the Tell with Logged set.
 func (t Tell) logged() Tell { t.Logged = true; return t }
 
 // plan decides.
@@ -129,15 +129,15 @@ func plan(v *View) Plan {
 	if wanted := newDeployment(v); v.Deployment == nil || !runs(v.Deployment, wanted) {
 		actions = append(actions, Run{wanted})
 	}
-	// Last, so that a quota that is in the way of growth is in the way of nothing else.
+	// Growth comes last, so that a quota that rejects it prevents nothing else.
 	for i := range v.App.Spec.Volumes {
 		actions = append(actions, planGrowth(v, &v.App.Spec.Volumes[i])...)
 	}
 	return Plan{actions}
 }
 
-// planNothing stops what was deployed before the image was taken out; no volume can be
-// mounted without one.
+// planNothing stops what was deployed before the image was removed from the spec. Without an
+// image, no volume can be mounted.
 func planNothing(v *View) []Action {
 	var actions []Action
 	if ours(v.App, v.Config) {
@@ -149,8 +149,8 @@ func planNothing(v *View) []Action {
 	return actions
 }
 
-// planTopology writes what will have been deployed, before the first claim is made, and
-// tells of what is mounted no more.
+// planTopology writes the topology before the first claim is created, and reports volumes that
+// are no longer mounted.
 func planTopology(v *View) []Action {
 	next := topologyOf(v)
 	if ours(v.App, v.Config) && v.Config.Labels[tarnv1.LabelApp] == v.App.Name && says(v.Config, next) {
@@ -183,7 +183,7 @@ func planVolume(v *View, volume *tarnv1.AppVolume) []Action {
 		return []Action{MakeClaim{made}, tell(made.Name, eventCreated,
 			"claim %s is created for volume %s: %d GiB of class %s", made.Name, volume.Name, volume.SizeGi, *made.Spec.StorageClassName)}
 	case claim.DeletionTimestamp != nil:
-		return nil // it is made anew when it is gone
+		return nil // it is created again once it is gone
 	}
 	switch is := preserved(claim); {
 	case is && !volume.PreserveOnDelete:
@@ -195,8 +195,8 @@ func planVolume(v *View, volume *tarnv1.AppVolume) []Action {
 	return nil
 }
 
-// hadStorage says whether a volume that has no claim was mounted and had one with data
-// when it was last looked at.
+// hadStorage reports whether a volume without a claim was mounted, and had a claim with data by
+// the last status.
 func (v *View) hadStorage(volume string) bool {
 	return v.Deployed.mounts(volume) && slices.ContainsFunc(v.App.Status.Volumes, func(s tarnv1.AppVolumeStatus) bool {
 		return s.Name == volume && s.Capacity != nil
@@ -205,7 +205,7 @@ func (v *View) hadStorage(volume string) bool {
 
 func planGrowth(v *View, volume *tarnv1.AppVolume) []Action {
 	claim := v.claim(volume.Name)
-	// The size of a claim that is not bound cannot be changed; it grows when it is.
+	// The size of an unbound claim cannot be changed; it grows once it is bound.
 	if claim == nil || claim.DeletionTimestamp != nil || claim.Status.Phase != corev1.ClaimBound || !tooSmall(claim, volume) {
 		return nil
 	}
@@ -213,14 +213,14 @@ func planGrowth(v *View, volume *tarnv1.AppVolume) []Action {
 		"claim %s of volume %s is resized to %d GiB", claim.Name, volume.Name, volume.SizeGi)}
 }
 
-// tooSmall says whether a claim has to ask for more. One that was given more than it asks
-// for, as a spare of a pool may have, need not ask for what it has.
+// tooSmall reports whether a claim must request more. A claim may have been given more than it
+// requests, such as a spare of a pool; that counts.
 func tooSmall(claim *corev1.PersistentVolumeClaim, volume *tarnv1.AppVolume) bool {
 	return max(requested(claim), capacityOf(claim)) < volume.SizeGi*gi
 }
 
-// refusal says why what the spec asks for cannot be, or was not taken by the API server;
-// empty if it can. Nothing is done then, so that what runs goes on as it is.
+// refusal says why the spec cannot be applied, or why the API server rejected it; empty if
+// neither. Nothing is done then, so running pods continue unchanged.
 func refusal(v *View) string {
 	app, w := v.App, v.world()
 	if v.Refused != "" {

@@ -15,7 +15,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// steps names the actions of a plan in their order, Events left out.
+// steps names the actions of a plan in their order, without Events.
 func steps(p Plan) []string {
 	var names []string
 	for _, a := range p.Actions {
@@ -49,7 +49,7 @@ func steps(p Plan) []string {
 	return names
 }
 
-// told gives the Events of a plan by reason.
+// told returns the Events of a plan by reason.
 func told(p Plan) map[string]string {
 	notes := map[string]string{}
 	for _, a := range p.Actions {
@@ -206,7 +206,7 @@ func TestTheDeploymentStopsTheOldPodFirstWhereAVolumeBearsOnlyOne(t *testing.T) 
 	}
 }
 
-// The kubelet turns $$ into $, so each value arrives as it is written.
+// The kubelet turns $$ into $, so each value arrives as written.
 func TestPodsAreWhatTheSpecSays(t *testing.T) {
 	app := appOf(volumeOf("data", 1))
 	app.Spec.Command, app.Spec.Args, app.Spec.Port = []string{"serve"}, []string{"--fast", "$(A)"}, 8080

@@ -18,23 +18,23 @@ import (
 )
 
 const (
-	// crashing is the kubelet's reason of a container that ends again and again.
+	// crashing is the kubelet's reason for a container that ends repeatedly.
 	crashing = "CrashLoopBackOff"
-	// unstarted is the runtime's reason of a container that ended before it began.
+	// unstarted is the runtime's reason for a container that ended before it began.
 	unstarted = "StartError"
-	// lastLines and lastBytes bound what is told of what a container printed last.
+	// lastLines and lastBytes bound the reported end of a container's output.
 	lastLines, lastBytes = 10, 1000
 )
 
-// unpullable and unstartable are the kubelet's reasons of a container whose image cannot
-// be had, and of one that cannot be made or run.
+// unpullable and unstartable are the kubelet's reasons for a container without its image, and
+// for one that cannot be created or run.
 var (
 	unpullable  = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable"}
 	unstartable = []string{"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
 
-// failureOf says why a pod of an App does not run and will not by waiting, empty where
-// none is known. The kubelet tries on all the same.
+// failureOf says why a pod of an App does not run and will not run by waiting; empty if no
+// cause is known. The kubelet retries all the same.
 func failureOf(pod *corev1.Pod) string {
 	for i := range pod.Status.ContainerStatuses {
 		waits, end := pod.Status.ContainerStatuses[i].State.Waiting, pod.Status.ContainerStatuses[i].LastTerminationState.Terminated
@@ -53,7 +53,7 @@ func failureOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// lastEnd says how a container ended, and what it printed last where it failed.
+// lastEnd says how a container ended, and the end of its output if it failed.
 func lastEnd(end *corev1.ContainerStateTerminated) string {
 	if end == nil {
 		return ""
@@ -71,7 +71,7 @@ func lastEnd(end *corev1.ContainerStateTerminated) string {
 	return how
 }
 
-// tail is the end of a text: whole lines where that is possible.
+// tail is the end of a text, in whole lines if possible.
 func tail(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	lines = lines[max(0, len(lines)-lastLines):]
@@ -83,8 +83,8 @@ func tail(text string) string {
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 
-// gatherPods reads the App's pods, from the cache alone: what they say is told, and
-// nothing is done for it.
+// gatherPods reads the App's pods from the cache. The cache is enough, because the pods are
+// only reported and cause no action.
 func (r *reconciler) gatherPods(ctx context.Context, v *View) error {
 	if r.pods == nil {
 		return nil
@@ -100,8 +100,8 @@ func (r *reconciler) gatherPods(ctx context.Context, v *View) error {
 	return nil
 }
 
-// failure says why pods of the deploy at hand do not run, empty where none is known:
-// those of an earlier one give way to them.
+// failure says why pods of the present deploy do not run; empty if no cause is known. Pods of
+// an earlier deploy do not count, because they are being replaced.
 func (v *View) failure() string {
 	for _, pod := range v.Pods {
 		if pod.DeletionTimestamp != nil || pod.Labels[tarnv1.LabelDeployed] != v.Deployment.Spec.Template.Labels[tarnv1.LabelDeployed] {
@@ -114,7 +114,7 @@ func (v *View) failure() string {
 	return ""
 }
 
-// failing passes a pod of an App when it begins to fail, fails otherwise, or does no more.
+// failing passes a pod of an App when it begins to fail, fails in another way, or recovers.
 func failing() predicate.TypedPredicate[*corev1.Pod] {
 	ofApp := func(pod *corev1.Pod) bool { return pod.Labels[tarnv1.LabelApp] != "" }
 	return predicate.TypedFuncs[*corev1.Pod]{

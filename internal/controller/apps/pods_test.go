@@ -14,8 +14,8 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// podOf is a pod of the App of a view, as its newest deploy made it, whose container is
-// in a state and has ended before as said; nil for never.
+// podOf is a pod of the newest deploy of a view's App. Its container is in the given state and
+// has ended before as given; nil means never.
 func podOf(v *View, name string, waits corev1.ContainerStateWaiting, ended *corev1.ContainerStateTerminated) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: v.App.Namespace, Name: name, Labels: v.Deployment.Spec.Template.Labels},

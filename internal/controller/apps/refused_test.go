@@ -34,14 +34,14 @@ func TestTheGrowthOfAVolumeThatIsRefusedIsInTheWayOfNoOther(t *testing.T) {
 	size := int64(1)
 	for name, c := range map[string]struct {
 		fails map[string]func(name string) error
-		// refused are the volumes whose refusal is told, none where the App is not Refused.
+		// refused are the volumes whose rejection is reported; none if the App is not Refused.
 		refused []string
 	}{
 		"the first":                         {map[string]func(string) error{"a": quota}, []string{"a"}},
 		"the first and the last":            {map[string]func(string) error{"a": quota, "c": quota}, []string{"a", "c"}},
 		"one, and another is still unknown": {map[string]func(string) error{"a": quota, "c": late}, nil},
 	} {
-		for _, volume := range []string{"a", "b", "c"} { // what was grown before is being written yet
+		for _, volume := range []string{"a", "b", "c"} { // earlier growth may still be in progress
 			w.Eventually("volume "+volume+" is as large as its claim asks for", func() string {
 				claim := w.claim(app, volume)
 				if is := claim.Status.Capacity[corev1.ResourceStorage]; is.Value() < requested(claim) {
@@ -78,8 +78,8 @@ func TestTheGrowthOfAVolumeThatIsRefusedIsInTheWayOfNoOther(t *testing.T) {
 	}
 }
 
-// reconcileWhere looks at an App once while writes to the claims of some volumes fail, and
-// gives the Events of that.
+// reconcileWhere reconciles an App once while writes to the claims of some volumes fail. It
+// returns the Events of that reconcile.
 func (w *world) reconcileWhere(app *tarnv1.App, fails map[string]func(name string) error) string {
 	w.T.Helper()
 	failing := interceptor.NewClient(w.Client, interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
@@ -90,7 +90,7 @@ func (w *world) reconcileWhere(app *tarnv1.App, fails map[string]func(name strin
 	}})
 	recorder := events.NewFakeRecorder(100)
 	r := &reconciler{client: failing, reader: w.Client, events: recorder, clock: clock.RealClock{}, classes: appspec.DefaultClasses}
-	_, _ = r.Reconcile(w.Ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(app)}) // what fails is tried again
+	_, _ = r.Reconcile(w.Ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(app)}) // failures are retried
 	close(recorder.Events)
 	var told []string
 	for event := range recorder.Events {

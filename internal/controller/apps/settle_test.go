@@ -25,9 +25,9 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// life deploys an App, deploys it anew without a volume, with a larger and a new one,
-// and deletes it; a second App of its name then finds what was preserved. The controller
-// is started anew when the killer has ended it.
+// life deploys an App, then deploys it without one volume, with a larger and a new one, and
+// deletes it. A second App of its name then finds what was preserved. life restarts the
+// controller whenever the killer stops it.
 func (w *world) life(k *testkit.Killer) {
 	w.T.Helper()
 	defer k.Life(w.Config, w.run)()
@@ -51,7 +51,7 @@ func (w *world) life(k *testkit.Killer) {
 	w.ended(next)
 }
 
-// deployedAnew checks what the second deploy of a life comes to.
+// deployedAnew checks the result of the second deploy of a life.
 func (w *world) deployedAnew(app *tarnv1.App, data any) {
 	w.T.Helper()
 	if claim := w.claim(app, "data"); claim.UID != data || requested(claim) != 3*gi {
@@ -85,7 +85,7 @@ func TestADeployOfTheSameTouchesNothing(t *testing.T) {
 	app := w.app("shop", volumeOf("data", 2))
 	w.ready(app)
 	claim, workload := w.claim(app, "data"), w.deployment(app)
-	w.Must(w.change(app, func(s *tarnv1.AppSpec) { s.Volumes[0].SizeGi = 1 })) // less: a deploy all the same
+	w.Must(w.change(app, func(s *tarnv1.AppSpec) { s.Volumes[0].SizeGi = 1 })) // smaller, but still a deploy
 	w.ready(app)
 	if now := w.claim(app, "data"); now.ResourceVersion != claim.ResourceVersion {
 		t.Errorf("the claim was written: %+v", now)
@@ -244,7 +244,7 @@ func TestAClaimThatIsDeletedByHandIsMadeAnewAndToldOf(t *testing.T) {
 	app := w.app("shop", volumeOf("data", 1))
 	w.ready(app)
 	lost := w.claim(app, "data")
-	lost.Finalizers = []string{"kubernetes.io/pvc-protection"} // as Kubernetes has it while a pod uses it
+	lost.Finalizers = []string{"kubernetes.io/pvc-protection"} // as Kubernetes does while a pod uses it
 	w.Must(w.Client.Update(w.Ctx, lost))
 	w.Must(w.Client.Delete(w.Ctx, lost))
 	if is := w.says(app, tarnv1.ReasonDeploying); !strings.Contains(is.Message, "claim paas-app-shop-data is being deleted, and is created again, empty, once no pod uses it") {

@@ -18,7 +18,7 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// verdict is one condition.
+// verdict is the content of one condition.
 type verdict struct {
 	holds           bool
 	reason, message string
@@ -32,7 +32,7 @@ func no(reason, format string, args ...any) verdict {
 	return verdict{false, reason, fmt.Sprintf(format, args...)}
 }
 
-// report writes the status where it has changed, and tells of what is refused.
+// report writes the status if it has changed, and emits an Event about a rejection.
 func report(v *View, now time.Time) Plan {
 	if v.App == nil || v.App.DeletionTimestamp != nil && !held(v.App) {
 		return Plan{}
@@ -50,7 +50,7 @@ func report(v *View, now time.Time) Plan {
 	return Plan{actions}
 }
 
-// statusOf is the App's status as the view has it.
+// statusOf computes the App's status from the view.
 func statusOf(v *View, now time.Time) tarnv1.AppStatus {
 	app := v.App
 	status := tarnv1.AppStatus{
@@ -82,7 +82,7 @@ func statusOf(v *View, now time.Time) tarnv1.AppStatus {
 	return status
 }
 
-// deployedOf says whether the spec is applied: nothing is left to do.
+// deployedOf reports whether the spec is applied and nothing is left to do.
 func deployedOf(v *View) verdict {
 	if v.App.DeletionTimestamp != nil {
 		return no(tarnv1.ReasonDeleting, "%s", endMessage(v))
@@ -104,14 +104,14 @@ func deployedOf(v *View) verdict {
 	return yes(tarnv1.ReasonDeployed, "the spec is applied")
 }
 
-// readyOf says whether the App works as it is meant to.
+// readyOf reports whether the App works as intended.
 func readyOf(v *View, deployed verdict, volumes []tarnv1.AppVolumeStatus) verdict {
 	if !deployed.holds {
 		return deployed
 	}
 	wanted := replicas(v.App)
 	for _, volume := range volumes {
-		// A class may wait for the first pod: without one there is nothing to wait for.
+		// A class may wait for the first pod. Without a pod there is nothing to wait for.
 		if volume.Phase != tarnv1.AppVolumeBound && wanted > 0 {
 			return no(tarnv1.ReasonWaitingForVolumes, "volume %s is %s: %s", volume.Name, volume.Phase, volume.Message)
 		}
@@ -125,7 +125,7 @@ func readyOf(v *View, deployed verdict, volumes []tarnv1.AppVolumeStatus) verdic
 	}
 	for _, volume := range volumes {
 		if volume.Resize == tarnv1.AppResizeWaiting && wanted == 0 {
-			continue // its file system grows with the first pod: without one there is nothing to wait for
+			continue // its file system grows with the first pod; without a pod there is nothing to wait for
 		}
 		switch volume.Resize {
 		case tarnv1.AppResizeFailed:
@@ -137,14 +137,14 @@ func readyOf(v *View, deployed verdict, volumes []tarnv1.AppVolumeStatus) verdic
 	return yes(tarnv1.ReasonReady, "%d of %d pods are ready", wanted, wanted)
 }
 
-// podsMissing says what the pods lack, empty if nothing.
+// podsMissing says what the pods lack; empty if nothing.
 func podsMissing(d *appsv1.Deployment, wanted int32) string {
 	s := d.Status
 	if s.ObservedGeneration == d.Generation && s.UpdatedReplicas == wanted && s.AvailableReplicas == wanted && s.Replicas == wanted {
 		return ""
 	}
 	message := fmt.Sprintf("%d of %d pods are ready", min(s.AvailableReplicas, s.UpdatedReplicas), wanted)
-	if s.ObservedGeneration != d.Generation { // the numbers are of what was there before
+	if s.ObservedGeneration != d.Generation { // the numbers are those of the spec before
 		message += ", and Kubernetes has not yet acted on the last change of Deployment " + d.Name
 	}
 	if fresh := s.ReadyReplicas - s.AvailableReplicas; fresh > 0 {
@@ -163,7 +163,7 @@ func podsMissing(d *appsv1.Deployment, wanted int32) string {
 	return message
 }
 
-// warnings are what is right but perhaps not meant.
+// warnings are what is valid but perhaps not intended.
 func warnings(v *View) []string {
 	var all []string
 	recreate := false
@@ -199,7 +199,7 @@ var failures = []corev1.PersistentVolumeClaimConditionType{
 	corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimNodeResizeError,
 }
 
-// mountedStatus is what there is of a volume that the spec names.
+// mountedStatus is the status of a volume that the spec names.
 func mountedStatus(v *View, volume *tarnv1.AppVolume) tarnv1.AppVolumeStatus {
 	claim := v.claim(volume.Name)
 	if claim == nil {
@@ -220,7 +220,7 @@ func mountedStatus(v *View, volume *tarnv1.AppVolume) tarnv1.AppVolumeStatus {
 	return status
 }
 
-// claimStatus is what a claim of the App's says.
+// claimStatus is the status that follows from a claim of the App.
 func claimStatus(claim *corev1.PersistentVolumeClaim) tarnv1.AppVolumeStatus {
 	size := claim.Spec.Resources.Requests.Storage().DeepCopy()
 	status := tarnv1.AppVolumeStatus{
@@ -244,7 +244,7 @@ func claimStatus(claim *corev1.PersistentVolumeClaim) tarnv1.AppVolumeStatus {
 	return status
 }
 
-// resizeOf says how far the growth of a bound claim is, and what is said of that.
+// resizeOf returns how far the growth of a bound claim is, and the message about it.
 func resizeOf(claim *corev1.PersistentVolumeClaim) (tarnv1.AppResize, string) {
 	said := map[corev1.PersistentVolumeClaimConditionType]string{}
 	for _, c := range claim.Status.Conditions {

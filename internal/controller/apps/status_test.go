@@ -15,7 +15,7 @@ import (
 
 func pending(claim *corev1.PersistentVolumeClaim) { claim.Status.Phase = corev1.ClaimPending }
 
-// grows has a claim of 1Gi ask for 2Gi, and says how far that is.
+// grows makes a claim of 1Gi request 2Gi, with the given progress.
 func grows(state corev1.ClaimResourceStatus, condition corev1.PersistentVolumeClaimConditionType, message string) func(*corev1.PersistentVolumeClaim) {
 	return func(claim *corev1.PersistentVolumeClaim) {
 		claim.Spec.Resources.Requests = storage(2 * gi)

@@ -13,16 +13,16 @@ import (
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
-// topologyKey is the key of the ConfigMap that holds the topology.
+// topologyKey is the key of the topology in the ConfigMap.
 const topologyKey = "volumes.json"
 
-// topology is which volumes were deployed, and which of them are mounted still. It is
-// what the end of an App goes by.
+// topology lists the volumes that were deployed, and which of them are still mounted. The end
+// of an App goes by it.
 type topology struct {
 	Volumes []deployedVolume `json:"volumes"`
 }
 
-// deployedVolume is one of them.
+// deployedVolume is one deployed volume.
 type deployedVolume struct {
 	Name      string `json:"name"`
 	ClaimName string `json:"claimName"`
@@ -34,8 +34,8 @@ type deployedVolume struct {
 	PreserveOnDelete bool                              `json:"preserveOnDelete"`
 }
 
-// readTopology reads a ConfigMap. What nobody can read is no topology: it is made anew
-// from the spec and the claims.
+// readTopology reads a ConfigMap. It returns an empty topology for invalid content: the
+// topology is then built again from the spec and the claims.
 func readTopology(config *corev1.ConfigMap) topology {
 	var t topology
 	if json.Unmarshal([]byte(config.Data[topologyKey]), &t) != nil {
@@ -44,24 +44,24 @@ func readTopology(config *corev1.ConfigMap) topology {
 	return t
 }
 
-// text is the topology as the ConfigMap holds it.
+// text is the topology in the form of the ConfigMap.
 func (t topology) text() string {
 	text, err := json.MarshalIndent(t, "", "  ")
-	if err != nil { // a type without channels and functions has none
+	if err != nil { // impossible: the type has no channels and functions
 		return ""
 	}
 	return string(text)
 }
 
-// says tells whether a ConfigMap holds a topology, however it is laid out.
+// says reports whether a ConfigMap holds a topology, in any layout.
 func says(config *corev1.ConfigMap, t topology) bool { return readTopology(config).text() == t.text() }
 
-// mounts says whether a volume is mounted.
+// mounts reports whether a volume is mounted.
 func (t topology) mounts(name string) bool {
 	return slices.ContainsFunc(t.Volumes, func(d deployedVolume) bool { return d.Name == name && d.MountPath != "" })
 }
 
-// topologyOf is what the spec wants mounted, in its order, and then the detached claims
+// topologyOf lists the volumes that the spec mounts, in its order, and then the detached claims
 // by name.
 func topologyOf(v *View) topology {
 	t := topology{Volumes: []deployedVolume{}}
@@ -85,9 +85,9 @@ func topologyOf(v *View) topology {
 	return t
 }
 
-// topologyLeft is the topology of an App whose ConfigMap is gone when its end begins, as
-// where it is deleted in the foreground: the garbage collector takes at once what has an
-// owner. It has the claims that say themselves that they were made for this very App.
+// topologyLeft is the topology of an App whose ConfigMap was gone before its end began. With a
+// foreground deletion, the garbage collector deletes owned objects at once. The topology then
+// lists the claims whose annotation says that they were made for this very App.
 func topologyLeft(v *View) topology {
 	var t topology
 	for _, name := range slices.Sorted(maps.Keys(v.Claims)) {
@@ -100,14 +100,14 @@ func topologyLeft(v *View) topology {
 	return t
 }
 
-// madeFor says that a claim was made for this very App, and not for another of its name.
+// madeFor reports whether a claim was made for this very App, and not for another of that name.
 func (v *View) madeFor(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Annotations[tarnv1.AnnotationMadeFor] == string(v.App.UID)
 }
 
-// detached are the App's claims that were deployed and that its spec does not name, by
-// name. One that has merely the labels and the name, as it was brought back from the
-// trash after an earlier App, is not the App's to delete.
+// detached are the App's deployed claims that its spec no longer names, by name. A claim
+// restored from the trash after an earlier App has the labels and the name too. It is not this
+// App's to delete.
 func (v *View) detached() []*corev1.PersistentVolumeClaim {
 	var claims []*corev1.PersistentVolumeClaim
 	for _, claim := range v.Claims {

@@ -19,7 +19,7 @@ import (
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
-// asked passes what somebody asks of an App: its own status wakes nobody.
+// asked passes changes that request something of an App. Its own status does not enqueue it.
 func asked() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		old, now := e.ObjectOld, e.ObjectNew
@@ -28,7 +28,7 @@ func asked() predicate.Predicate {
 	}}
 }
 
-// allowsMore passes a class that is new, gone, or lets volumes grow that it did not let.
+// allowsMore passes a class that is new or gone, or whose allowVolumeExpansion has changed.
 func allowsMore() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		old, ok := e.ObjectOld.(*storagev1.StorageClass)
@@ -41,7 +41,7 @@ func request(namespace, name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}}
 }
 
-// ofLabel gives the App whose label an object has.
+// ofLabel enqueues the App that an object's label names.
 func ofLabel(_ context.Context, o client.Object) []reconcile.Request {
 	name := o.GetLabels()[tarnv1.LabelApp]
 	if name == "" {
@@ -50,7 +50,8 @@ func ofLabel(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{request(o.GetNamespace(), name)}
 }
 
-// ofClaim gives the App of a claim, and those that are kept from making one of its name.
+// ofClaim enqueues the App of a claim, and the Apps that cannot create their own claim of that
+// name.
 func (r *reconciler) ofClaim(ctx context.Context, o client.Object) []reconcile.Request {
 	requests := ofLabel(ctx, o)
 	if !strings.HasPrefix(o.GetName(), prefix) {
@@ -63,7 +64,7 @@ func (r *reconciler) ofClaim(ctx context.Context, o client.Object) []reconcile.R
 	})...)
 }
 
-// ofClass gives the Apps that may have been refused for what a class was.
+// ofClass enqueues the Apps that may have been rejected because of a class.
 func (r *reconciler) ofClass(ctx context.Context, _ client.Object) []reconcile.Request {
 	return r.apps(ctx, client.InNamespace(corev1.NamespaceAll), func(app *tarnv1.App) bool {
 		return meta.IsStatusConditionFalse(app.Status.Conditions, tarnv1.ConditionDeployed)

@@ -29,16 +29,16 @@ import (
 
 func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
-// world is one API server with a namespace, and a stand-in for the binder, for what makes
-// volumes larger, for the controllers of Deployments and of what is collected.
+// world is one API server with a namespace. It has stand-ins for the binder, the expansion of
+// volumes, the Deployment controller and the garbage collector.
 type world struct {
 	testkit.World
 	namespace string
-	// crashing says that no pod stays ready.
+	// crashing means that no pod stays ready.
 	crashing atomic.Bool
 }
 
-// worlds counts them, for the names of their namespaces.
+// worlds counts the worlds, for the names of their namespaces.
 var worlds atomic.Int32
 
 func newWorld(t *testing.T, config *rest.Config, name string) *world {
@@ -70,7 +70,7 @@ func (w *world) round() error {
 	return nil
 }
 
-// serve gives a claim what it asks for, or lets it go when no pod uses it.
+// serve gives a claim what it requests, or removes its finalizers when no pod uses it.
 func (w *world) serve(claim *corev1.PersistentVolumeClaim, used bool) {
 	switch has, wants := claim.Status.Capacity.Storage(), claim.Spec.Resources.Requests.Storage(); {
 	case claim.DeletionTimestamp != nil && !used:
@@ -83,7 +83,7 @@ func (w *world) serve(claim *corev1.PersistentVolumeClaim, used bool) {
 	}
 }
 
-// runPods has a Deployment's pods be ready at once, and gone as it is deleted.
+// runPods makes a Deployment's pods ready at once, and removes them when it is deleted.
 func (w *world) runPods(d *appsv1.Deployment) {
 	if d.DeletionTimestamp != nil {
 		base := d.DeepCopy()
@@ -102,7 +102,7 @@ func (w *world) runPods(d *appsv1.Deployment) {
 	}
 }
 
-// run starts the controller, and gives what ends it.
+// run starts the controller, and returns a function that stops it.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.T.Helper()
 	return testkit.Run(w.Ctx, w.T, restConfig, register)
@@ -124,7 +124,7 @@ func register(mgr ctrl.Manager) error {
 	return Register(mgr, Options{Pods: pods, MaxConcurrent: 4})
 }
 
-// app makes an App of the world's namespace.
+// app creates an App in the world's namespace.
 func (w *world) app(name string, volumes ...tarnv1.AppVolume) *tarnv1.App {
 	w.T.Helper()
 	app := &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: tarnv1.AppSpec{Image: "shop:1", Volumes: volumes}}
@@ -132,7 +132,7 @@ func (w *world) app(name string, volumes ...tarnv1.AppVolume) *tarnv1.App {
 	return app
 }
 
-// change edits the spec of an App, again when another writer came first.
+// change edits the spec of an App, and retries if another writer came first.
 func (w *world) change(app *tarnv1.App, edit func(*tarnv1.AppSpec)) error {
 	for {
 		now := &tarnv1.App{}
@@ -146,7 +146,7 @@ func (w *world) change(app *tarnv1.App, edit func(*tarnv1.AppSpec)) error {
 	}
 }
 
-// ready waits until an App says of its newest spec that all of it is there.
+// ready waits until an App reports that all of its newest spec exists.
 func (w *world) ready(app *tarnv1.App) {
 	w.T.Helper()
 	w.Eventually("deploying", func() string {
@@ -158,7 +158,7 @@ func (w *world) ready(app *tarnv1.App) {
 	})
 }
 
-// says waits until an App has a reason for not being deployed.
+// says waits until an App gives a reason for not being deployed.
 func (w *world) says(app *tarnv1.App, reason string) metav1.Condition {
 	w.T.Helper()
 	var found *metav1.Condition
@@ -173,7 +173,7 @@ func (w *world) says(app *tarnv1.App, reason string) metav1.Condition {
 	return *found
 }
 
-// claim reads the claim of a volume; nil if there is none.
+// claim reads the claim of a volume; nil if it does not exist.
 func (w *world) claim(app *tarnv1.App, volume string) *corev1.PersistentVolumeClaim {
 	w.T.Helper()
 	claim, err := kube.Get(w.Ctx, w.Client, client.ObjectKey{Namespace: w.namespace, Name: appspec.ClaimName(app.Name, volume)}, &corev1.PersistentVolumeClaim{})
@@ -188,7 +188,7 @@ func (w *world) deployment(app *tarnv1.App) *appsv1.Deployment {
 	return d
 }
 
-// ended waits until nothing of an App is left but the claims named.
+// ended waits until nothing of an App is left except the named claims.
 func (w *world) ended(app *tarnv1.App, kept ...string) {
 	w.T.Helper()
 	w.Eventually("deleting", func() string {

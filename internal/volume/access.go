@@ -19,8 +19,8 @@ var modeNames = []struct {
 	{corev1.ReadWriteMany, "RWX"}, {corev1.ReadWriteOncePod, "RWOP"},
 }
 
-// unknownMode stands for any mode that has no name here. Nothing satisfies it but
-// another one, which the API server would have refused.
+// unknownMode stands for any mode without a name here. Only another unknown mode satisfies it, and
+// the API server rejects those.
 const unknownMode Access = 1 << 7
 
 // AccessOf is the set of a list of access modes, whatever their order and however
@@ -42,8 +42,8 @@ func accessBit(mode corev1.PersistentVolumeAccessMode) Access {
 	return unknownMode
 }
 
-// OnlyRead says that a volume is to be staged read-only, whatever its pods ask for: its access
-// mode is ReadOnlyMany alone, or its CSI source is read-only.
+// OnlyRead says whether a volume must be staged read-only, whatever its pods ask for. That is so if
+// its only access mode is ReadOnlyMany, or if its CSI source is read-only.
 func OnlyRead(v *corev1.PersistentVolume) bool {
 	return AccessOf(v.Spec.AccessModes) == AccessOf([]corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}) || v.Spec.CSI != nil && v.Spec.CSI.ReadOnly
 }

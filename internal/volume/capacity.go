@@ -19,9 +19,8 @@ const (
 	RoundUp
 )
 
-// ParseCapacity reads a size in bytes: a whole number or a Kubernetes quantity, with
-// K accepted for k. The result is at least 1; anything else is an error that says
-// what is wanted.
+// ParseCapacity reads a size in bytes: a whole number or a Kubernetes quantity, with K accepted for
+// k. The result is at least 1. Any other text is an error that says what to write.
 func ParseCapacity(text string, r Rounding) (int64, error) {
 	if !readable(text) {
 		return 0, fmt.Errorf("capacity %.*q is not a valid size: write a number of bytes or a quantity like 10Gi", longestSize, text)

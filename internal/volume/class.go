@@ -32,9 +32,8 @@ func moreDefault(a, b *storagev1.StorageClass) bool {
 	return a.Name < b.Name
 }
 
-// WaitsForConsumer says whether volumes of a class are bound only once a pod that
-// uses them is scheduled. A class that does not exist binds at once; one that does
-// not say is an error.
+// WaitsForConsumer says whether volumes of a class are bound only once a pod that uses them is
+// scheduled. A class that does not exist binds at once. A class without a binding mode is an error.
 func WaitsForConsumer(class *storagev1.StorageClass) (bool, error) {
 	switch {
 	case class == nil:
@@ -48,7 +47,7 @@ func WaitsForConsumer(class *storagev1.StorageClass) (bool, error) {
 // inTree is what the names of plugins inside Kubernetes start with.
 const inTree = "kubernetes.io/"
 
-// migrated are the plugins inside Kubernetes whose work a CSI driver has taken over.
+// migrated maps each plugin built into Kubernetes to the CSI driver that replaced it.
 var migrated = map[string]string{
 	"kubernetes.io/aws-ebs":         "ebs.csi.aws.com",
 	"kubernetes.io/azure-disk":      "disk.csi.azure.com",
@@ -59,9 +58,8 @@ var migrated = map[string]string{
 	"kubernetes.io/vsphere-volume":  "csi.vsphere.vmware.com",
 }
 
-// DriverFor is the name by which a claim calls for a class' provisioner: its own, or
-// that of the CSI driver that has taken over from it. ok is false for a plugin inside
-// Kubernetes that nobody serves any more.
+// DriverFor is the name of the provisioner that serves a class: the class's own, or the CSI driver
+// that replaced it. ok is false for a plugin built into Kubernetes that nothing serves any more.
 func DriverFor(provisioner string) (driver string, ok bool) {
 	if driver, moved := migrated[provisioner]; moved {
 		return driver, true
@@ -69,8 +67,8 @@ func DriverFor(provisioner string) (driver string, ok bool) {
 	return provisioner, provisioner != "" && !strings.HasPrefix(provisioner, inTree)
 }
 
-// MigratedTo is what annotation AnnMigratedTo of an object made by a provisioner has
-// to be; empty: it must be absent.
+// MigratedTo is the value that annotation AnnMigratedTo must have on an object made by a
+// provisioner. Empty means that the annotation must be absent.
 func MigratedTo(provisioner string) string { return migrated[provisioner] }
 
 // ProvisionerOf is the provisioner a claim was given to, empty for none.
@@ -81,9 +79,9 @@ func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {
 	return claim.Annotations[AnnBetaProvisioner]
 }
 
-// KeptFinalizers gives the finalizers a volume must have, as far as they are a
-// binder's business: those of volumes dynamically made by plugins inside Kubernetes.
-// changed says whether they are others than it has.
+// KeptFinalizers gives the finalizers a volume must have, as far as they are a binder's business:
+// those of volumes that plugins built into Kubernetes made dynamically. changed says whether they
+// differ from the volume's present ones.
 func KeptFinalizers(v *corev1.PersistentVolume) (finalizers []string, changed bool) {
 	by, dynamic := v.Annotations[AnnProvisionedBy]
 	if !dynamic || !strings.HasPrefix(by, inTree) {
@@ -102,7 +100,7 @@ func KeptFinalizers(v *corev1.PersistentVolume) (finalizers []string, changed bo
 		}
 		finalizers = append(finalizers, f)
 	}
-	// What is being deleted takes no new finalizer.
+	// An object that is being deleted takes no new finalizer.
 	if wanted && !has && v.DeletionTimestamp == nil {
 		return append(finalizers, FinalizerInTree), true
 	}

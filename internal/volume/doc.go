@@ -1,9 +1,9 @@
-// Package volume holds the words of the field as pure functions: sizes, access
-// modes, what a claim or a PersistentVolume is at this moment.
+// Package volume holds the rules for claims and volumes as pure functions: sizes, access modes, and
+// the present state of a claim or a PersistentVolume.
 //
-// Glossary: a claim is a PersistentVolumeClaim, a volume a PersistentVolume, a class
-// a StorageClass. A record is a PavVolume, a stage a PavStage. A handle is the name
-// a provisioner knows its volume by.
+// Glossary: a claim is a PersistentVolumeClaim, a volume a PersistentVolume, a class a
+// StorageClass. A record is a PavVolume, a stage a PavStage. A handle is the provisioner's name for
+// its volume.
 //
-// It knows no client, no context and no clock.
+// The package knows no client, no context and no clock.
 package volume

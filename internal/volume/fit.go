@@ -34,8 +34,7 @@ var order = []Misfit{
 	MisfitTaken, MisfitDeleting, MisfitSource, MisfitClass, MisfitMode, MisfitAttributes, MisfitAccess, MisfitCapacity, MisfitSelector, MisfitPhase, Fits,
 }
 
-// Nearer says whether a volume that fails by m came nearer than one that fails by
-// other.
+// Nearer says whether a volume that fails by m is a closer match than a volume that fails by other.
 func (m Misfit) Nearer(other Misfit) bool { return rank(m) > rank(other) }
 
 func rank(m Misfit) int {
@@ -83,8 +82,8 @@ func BeyondLimit(claim *corev1.PersistentVolumeClaim) (limit resource.Quantity, 
 	return limit, limited && Bytes(claim.Spec.Resources.Requests[corev1.ResourceStorage]) > Bytes(limit)
 }
 
-// Selector is what a claim asks of a volume's labels. No selector asks for nothing;
-// one that cannot be read is an error.
+// Selector is the label selector of a claim. A claim without a selector matches every volume. A
+// selector that cannot be parsed is an error.
 func Selector(claim *corev1.PersistentVolumeClaim) (labels.Selector, error) {
 	if claim.Spec.Selector == nil {
 		return labels.Everything(), nil
@@ -101,8 +100,7 @@ func Free(v *corev1.PersistentVolume) bool {
 	return v.Spec.ClaimRef == nil && v.DeletionTimestamp == nil && v.Status.Phase == corev1.VolumeAvailable && Capacity(v) != nil
 }
 
-// Match says why a volume that is nobody's cannot be chosen for a claim that names
-// none.
+// Match says why a free volume cannot be chosen for a claim that names no volume.
 func Match(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, selector labels.Selector) Misfit {
 	switch {
 	case v.Spec.ClaimRef != nil:
@@ -121,8 +119,8 @@ func Match(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, sele
 	return Fits
 }
 
-// HasSource says whether a claim asks for a volume with data. Such a claim gets no free volume:
-// only one that is made for it, that points at it, or that it names.
+// HasSource says whether a claim asks for a volume with data. Such a claim gets no free volume. It
+// takes only a volume made for it, one that points at it, or one that it names.
 func HasSource(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil
 }
@@ -143,8 +141,8 @@ func ForPopulator(claim *corev1.PersistentVolumeClaim) bool {
 	return true
 }
 
-// Meets says why a volume is not what a claim asks for, whoever has it: as Suits does, and
-// then by the claim's selector.
+// Meets says why a volume does not satisfy a claim, even if another claim has it. It checks what
+// Suits checks, then the claim's selector.
 func Meets(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, selector labels.Selector) Misfit {
 	if m := Suits(v, claim); m != Fits {
 		return m
@@ -155,7 +153,7 @@ func Meets(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, sele
 	return Fits
 }
 
-// Suits says why a volume cannot be what a claim asks for, whoever has it: by class,
+// Suits says why a volume cannot satisfy a claim, even if another claim has it. It checks class,
 // mode, attributes class, access modes and size.
 func Suits(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Misfit {
 	if ClassOfVolume(v) != ClassOf(claim) {
@@ -164,9 +162,8 @@ func Suits(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Misf
 	return Holds(v, claim)
 }
 
-// Reserved says why a volume that points at a claim cannot be chosen for it when the
-// claim names none. Its class, labels and phase do not matter: whoever made it point
-// there has chosen.
+// Reserved says why a volume that points at a claim cannot be chosen for it when the claim names
+// none. Class, labels and phase do not matter: the author of the claimRef has chosen.
 func Reserved(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Misfit {
 	switch {
 	case !BoundTo(v, claim):
@@ -177,8 +174,8 @@ func Reserved(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) M
 	return Holds(v, claim)
 }
 
-// Named says why a volume that is nobody's cannot be bound to the claim that names
-// it. Labels and phase do not matter.
+// Named says why a free volume cannot be bound to the claim that names it. Labels and phase do not
+// matter.
 func Named(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Misfit {
 	if v.DeletionTimestamp != nil {
 		return MisfitDeleting
@@ -186,8 +183,8 @@ func Named(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Misf
 	return Suits(v, claim)
 }
 
-// Holds says why a volume cannot hold a claim's data: by mode, attributes class,
-// access modes and size. Sizes of up to 40 digits are compared exactly.
+// Holds says why a volume cannot store a claim's data. It checks mode, attributes class, access
+// modes and size. Sizes of up to 40 digits are compared exactly.
 func Holds(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Misfit {
 	capacity, request := Capacity(v), Request(claim)
 	switch {

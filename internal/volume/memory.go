@@ -14,11 +14,11 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// memoryBytes bounds what is remembered of a claim: the annotations of an object may
-// have 256 KiB together.
+// memoryBytes limits the size of a remembered claim. All annotations of an object together may take
+// 256 KiB.
 const memoryBytes = 32 << 10
 
-// ClaimMemory is what is needed to make a claim anew.
+// ClaimMemory is what is needed to create a claim again.
 type ClaimMemory struct {
 	Labels      map[string]string                `json:"labels,omitempty"`
 	Annotations map[string]string                `json:"annotations,omitempty"`
@@ -29,9 +29,9 @@ type ClaimMemory struct {
 	Created metav1.Time `json:"created,omitzero"`
 }
 
-// forgotten are annotations of a claim that must not come back with it: what binders,
-// provisioners and kubectl note, what changes every few seconds, and that an App whose
-// deploy has not mounted it again may delete it.
+// forgotten are annotations that a restored claim must not get. Binders, provisioners and kubectl
+// write them, or they change every few seconds. One lets an App delete the claim if its deploy no
+// longer mounts it.
 var forgotten = map[string]bool{
 	"kubectl.kubernetes.io/last-applied-configuration": true,
 	"control-plane.alpha.kubernetes.io/leader":         true,
@@ -88,7 +88,7 @@ func sameSizes(a, b corev1.ResourceList) bool {
 	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.String() == y.String() })
 }
 
-// keeps says that what is remembered of some annotations is among others.
+// keeps says whether others contains every remembered annotation of some, with the same value.
 func keeps(some, others map[string]string) bool {
 	for name, value := range some {
 		if other, has := others[name]; !isForgotten(name) && (!has || other != value) {
@@ -98,7 +98,8 @@ func keeps(some, others map[string]string) bool {
 	return true
 }
 
-// RememberedClaim reads what a volume's AnnotationClaim holds; nil where there is none.
+// RememberedClaim reads the claim stored in a volume's AnnotationClaim. It is nil if the volume has
+// no such annotation.
 func RememberedClaim(v *corev1.PersistentVolume) (*ClaimMemory, error) {
 	text := v.Annotations[tarnv1.AnnotationClaim]
 	if text == "" {

@@ -9,8 +9,8 @@ import (
 const (
 	// AnnBindCompleted is on a claim that was bound once.
 	AnnBindCompleted = "pv.kubernetes.io/bind-completed"
-	// AnnBoundByController is on a claim or a volume whose half of the binding was
-	// made by a binder or the scheduler, not by a person.
+	// AnnBoundByController marks a claim or volume whose side of the binding was written by a
+	// binder or the scheduler, not by a person.
 	AnnBoundByController = "pv.kubernetes.io/bound-by-controller"
 	// AnnProvisionedBy names on a volume the provisioner that made it.
 	AnnProvisionedBy = "pv.kubernetes.io/provisioned-by"
@@ -30,11 +30,11 @@ const (
 	AnnDefaultClass     = "storageclass.kubernetes.io/is-default-class"
 	AnnBetaDefaultClass = "storageclass.beta.kubernetes.io/is-default-class"
 
-	// AnnYes is the value of an annotation whose presence is all that counts.
+	// AnnYes is the value of annotations for which only the presence counts.
 	AnnYes = "yes"
 )
 
-// Finalizers of volumes by which somebody keeps a volume until its storage is gone.
+// Finalizers that keep a volume until its storage is deleted.
 const (
 	// FinalizerInTree is a binder's, on volumes of provisioners inside Kubernetes.
 	FinalizerInTree = "kubernetes.io/pv-controller"

@@ -7,10 +7,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ClaimsOfPod gives the names of the claims that a pod's volumes are taken from, in
-// the order of the volumes and each once: those it names, and the computed names
-// POD-VOLUME of its ephemeral ones. All are in the pod's namespace. That a claim of a
-// computed name exists does not mean that it is the pod's: its controller tells.
+// ClaimsOfPod gives the names of the claims behind a pod's volumes, in the order of the volumes and
+// each once. These are the claims that the pod names, and the computed names POD-VOLUME of its
+// ephemeral volumes. All are in the pod's namespace.
+//
+// A claim with a computed name need not belong to the pod: check its controller.
 func ClaimsOfPod(pod *corev1.Pod) []string {
 	var names []string
 	seen := map[string]bool{}
@@ -37,12 +38,13 @@ func ClaimOf(pod *corev1.Pod, v *corev1.Volume) string {
 	return ""
 }
 
-// Uses says whether a claim is in use by a pod: it was given to a node, and one of its
-// volumes is the claim. It counts until the pod's object is gone, also when all its
-// containers have ended: what the kubelet has yet to unmount, nobody may delete. Package
-// protect knows better where it can tell that nothing is mounted. Only
-// the claim that a pod owns goes before it, once the pod is shut down; else the two
-// could keep each other for ever.
+// Uses says whether a pod uses a claim: the pod has a node, and one of its volumes is the claim.
+// The pod counts until its object is deleted, even when all its containers have ended. Until then
+// the kubelet may have the volume mounted, so the claim must not be deleted. Package protect is
+// more exact where it can tell that nothing is mounted.
+//
+// A claim that a pod owns is the exception: it is deleted before the pod's object, once the pod is
+// shut down. Otherwise the two could keep each other for ever.
 func Uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	if pod.Spec.NodeName == "" || pod.Namespace != claim.Namespace {
 		return false
@@ -57,11 +59,13 @@ func Uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// UsesFormer says whether a pod that has not ended may use a volume by the name of a
-// claim which the volume had before. Where a claim of that name is there again, only pods
-// that had a node before it can have meant the former. Times are to the second. A pod
-// that got its node in the second of the new claim, as what is deployed together does,
-// has that one: but by force, a claim goes only when no pod with a node uses it.
+// UsesFormer says whether a running pod may use a volume through the name of a claim that the
+// volume had before. If a new claim has that name, only pods that had a node before it can mean the
+// former claim.
+//
+// Times are to the second. A pod that got its node in the second in which the new claim was created
+// uses the new claim, as when both are deployed together. Unless it is forced, a claim is deleted
+// only when no pod with a node uses it.
 func UsesFormer(pod *corev1.Pod, claim string, successor *corev1.PersistentVolumeClaim) bool {
 	if Ended(pod) || !slices.Contains(ClaimsOfPod(pod), claim) {
 		return false

@@ -9,7 +9,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// What a pool makes is named PoolPrefix, the uid of its set, and what it is.
+// The names of what a pool makes: PoolPrefix, the UID of its set, and a suffix for the kind.
 const (
 	PoolPrefix    = "pool-"
 	surplusSuffix = "-surplus"
@@ -20,14 +20,14 @@ func Selects(set *tarnv1.PersistentVolumeSet, v *corev1.PersistentVolume) bool {
 	return labels.SelectorFromSet(set.Spec.Selector).Matches(labels.Set(v.Labels))
 }
 
-// Passing says that a volume is being added to a pool or out of one, or to be scrubbed:
-// the claim it points at is one of Tarn's own, in its namespace, and its data nobody's.
+// Passing says whether a volume is entering a pool, leaving one, or waiting to be scrubbed. It then
+// points at one of Tarn's own claims, in Tarn's namespace, and no user owns its data.
 func Passing(v *corev1.PersistentVolume, namespace string) bool {
 	return v.Annotations[tarnv1.AnnotationPoolFilling] != "" || v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Namespace == namespace
 }
 
-// Surplus is the claim that never existed to which a set gives a volume that has to go.
-// No claim has the uid of a set.
+// Surplus is a claim that never exists. To remove a volume, a set points the volume's claimRef at
+// it. No claim has the UID of a set.
 func Surplus(set *tarnv1.PersistentVolumeSet, namespace string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: "v1", Kind: "PersistentVolumeClaim",

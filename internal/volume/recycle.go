@@ -9,8 +9,8 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// RecycleMethodOf is how a volume is asked to be recycled: by itself or, where it says
-// nothing, by its class, nil for none. It is empty where nobody asks, and unchecked.
+// RecycleMethodOf is the recycle method of a volume: its own or, where it has none, that of its
+// class, which may be nil. The method is not checked. It is empty if neither sets one.
 func RecycleMethodOf(v *corev1.PersistentVolume, class *storagev1.StorageClass) tarnv1.RecycleMethod {
 	said := v.Annotations[tarnv1.AnnotationRecycle]
 	if said == "" && class != nil {
@@ -28,9 +28,9 @@ func CertificateOf(v *corev1.PersistentVolume) *tarnv1.RecycleCertificate {
 	return cert
 }
 
-// Drawn takes off a volume what says that nobody has had it since it was made, or recycled:
-// by that its storage may be destroyed whatever its policy. Whoever gives the volume to a
-// claim does so in the same write.
+// Drawn removes the mark that says that no claim has had the volume since it was made or recycled.
+// The mark allows its storage to be destroyed whatever its policy. The caller removes it in the
+// write that gives the volume to a claim.
 func Drawn(v *corev1.PersistentVolume) {
 	delete(v.Annotations, tarnv1.AnnotationPoolUnused)
 	cert := CertificateOf(v)

@@ -10,18 +10,18 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Retention is how long a volume is to be kept once it is released, as it was said.
+// Retention is how long a volume is kept after its release, as the annotation or class says it.
 type Retention struct {
-	// Text is what was said; empty where nobody says anything.
+	// Text is the setting as written; empty if there is none.
 	Text string
 	Time time.Duration
-	// Unknown says that nobody says anything and that the class, which may have, is gone.
+	// Unknown says that no setting was found, and that the class, which may have one, was deleted.
 	Unknown bool
 	// Wrong is why the text cannot be understood, with where it stands.
 	Wrong string
 }
 
-// Wanted says that the volume is to be kept, be it until the text is put right.
+// Wanted says whether the volume must be kept, even if only until a wrong text is corrected.
 func (r Retention) Wanted() bool { return r.Wrong != "" || r.Time > 0 }
 
 // RetentionOf asks the volume, the sets that select it, and its class, nil for none, in
@@ -64,10 +64,11 @@ func readRetention(where, text string) Retention {
 	return Retention{Text: text, Time: d}
 }
 
-// KeptBy says why the data of a volume whose claim is gone is not to be destroyed yet,
-// and until when; why is empty where nothing speaks against it, until is zero where that
-// takes a person. It counts for volumes that were released before the trash held them, or
-// where nobody runs it; what was in the trash once has had its time.
+// KeptBy says why the data of a volume whose claim was deleted must not be destroyed yet, and until
+// when. why is empty if nothing keeps the data. until is zero if a person must act first.
+//
+// It is for volumes released before the trash controller held them, or in a cluster that does not
+// run it. A volume that was in the trash once has had its retention.
 func KeptBy(v *corev1.PersistentVolume, r Retention, namespace string, now time.Time) (why string, until time.Time) {
 	_, noted := v.Annotations[tarnv1.AnnotationTrashedUntil]
 	if ref := v.Spec.ClaimRef; noted || !r.Wanted() || ref == nil || ref.UID == "" || Passing(v, namespace) {

@@ -34,8 +34,8 @@ func tooLarge(q resource.Quantity) bool {
 	return unscaled.BitLen() > mostBits || len(new(big.Int).Abs(unscaled).String())-int(dec.Scale()) > mostDigits
 }
 
-// bounded is a quantity, or in place of one that is too large the power of ten with
-// its sign that is given by its exponent.
+// bounded is q. For a q that is too large, it is the power of ten given by its exponent, with the
+// same sign.
 func bounded(q resource.Quantity, exponent resource.Scale) resource.Quantity {
 	if !tooLarge(q) {
 		return q

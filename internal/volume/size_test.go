@@ -12,7 +12,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// enormous are quantities that the API server takes and nobody can write out.
+// enormous are quantities that the API server accepts and that cannot be written out as numbers.
 var enormous = []string{"1e2000000000", "7e30000000", "1e50", strings.Repeat("9", 60)}
 
 func claimAsking(size string) *corev1.PersistentVolumeClaim {

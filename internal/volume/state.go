@@ -34,7 +34,7 @@ func WasBound(claim *corev1.PersistentVolumeClaim) bool {
 // Link is how a volume stands to one claim.
 type Link string
 
-// The links a volume may have to a claim.
+// How a volume may be linked to a claim.
 const (
 	LinkMissing  Link = "Missing"  // there is no such volume
 	LinkNone     Link = "None"     // it points at no claim

@@ -17,8 +17,8 @@ const longestRetention = 100 * 365 * 24 * time.Hour
 
 var leadingDays = regexp.MustCompile(`^([0-9]{1,6})d`)
 
-// ParseRetention reads how long a released volume is kept: a Go duration, before which
-// a whole number of days may stand, as in 72h, 30d or 1d12h. 0s is no retention.
+// ParseRetention reads how long a released volume is kept. The text is a Go duration, and a whole
+// number of days may stand before it, as in 72h, 30d or 1d12h. 0s means no retention.
 func ParseRetention(text string) (time.Duration, error) {
 	var total time.Duration
 	rest := text
@@ -59,8 +59,8 @@ func Held(v *corev1.PersistentVolume) bool {
 	return v.Annotations[tarnv1.AnnotationReclaimPolicy] != ""
 }
 
-// Hold puts the reclaim policy of a volume off. One that is held keeps the policy that
-// was noted, unless somebody has set another than Retain since.
+// Hold postpones the reclaim policy of a volume. A volume that is already held keeps the noted
+// policy, unless its policy is no longer Retain: then the new one is noted.
 func Hold(v *corev1.PersistentVolume, retention string) {
 	if !Held(v) || v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
 		metav1.SetMetaDataAnnotation(&v.ObjectMeta, tarnv1.AnnotationReclaimPolicy, string(v.Spec.PersistentVolumeReclaimPolicy))
@@ -69,8 +69,8 @@ func Hold(v *corev1.PersistentVolume, retention string) {
 	metav1.SetMetaDataAnnotation(&v.ObjectMeta, tarnv1.AnnotationHeldFor, retention)
 }
 
-// LetGo gives a held volume its own reclaim policy. A volume that is not held, or
-// whose policy somebody has set since, keeps the one it has.
+// LetGo gives a held volume its own reclaim policy. A volume that is not held, or whose policy was
+// changed since, keeps its present policy.
 func LetGo(v *corev1.PersistentVolume) {
 	if own := v.Annotations[tarnv1.AnnotationReclaimPolicy]; own != "" && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimPolicy(own)
@@ -121,8 +121,8 @@ func TrashedUntil(v *corev1.PersistentVolume) (until time.Time, known bool, err 
 	return until, true, nil
 }
 
-// ReleasedFrom says that a volume was a claim's that is gone: Released, and not
-// promised to anybody since.
+// ReleasedFrom says whether the claim of a volume was deleted: the volume is Released, and no later
+// claim is to have it.
 func ReleasedFrom(v *corev1.PersistentVolume) bool {
 	return v.Status.Phase == corev1.VolumeReleased && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID != ""
 }

@@ -30,8 +30,9 @@ type (
 	// shown it, and its event brings the controller back.
 	Create struct{ Object client.Object }
 
-	// Patch writes the difference between two versions of an object. A conflict is an
-	// error: From must be what the API server has. An object that is gone is no error.
+	// Patch writes the difference between two versions of an object. From must be the API server's
+	// version, otherwise the write is a conflict and an error. An object that no longer exists is
+	// no error.
 	Patch struct{ From, To client.Object }
 
 	// PatchStatus is Patch for the status.
@@ -53,12 +54,12 @@ type (
 		Name   string
 	}
 
-	// Delete deletes an object, by its UID. An object that is gone is no error.
+	// Delete deletes an object by its UID. An object that no longer exists is no error.
 	Delete struct {
 		Object client.Object
 		// Unchanged demands that the object is as it was read, too.
 		Unchanged bool
-		// Grace is the grace period in seconds, nil for the object's own.
+		// Grace is the grace period in seconds; nil means the object's own.
 		Grace *int64
 		// Propagation says what becomes of dependents, empty for the API server's default.
 		Propagation client.PropagationPolicy

@@ -13,8 +13,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// VolumeNamed is what an index of claims by volume holds of one: the bucket of the name
-// in its spec.volumeName, nothing where that is empty.
+// VolumeNamed gives the index values of a claim in an index by volume: the bucket of its
+// spec.volumeName, or nothing if that is empty.
 func VolumeNamed(o client.Object) []string {
 	claim, ok := o.(*corev1.PersistentVolumeClaim)
 	if !ok || claim.Spec.VolumeName == "" {
@@ -35,8 +35,9 @@ func IndexClaims(ctx context.Context, mgr ctrl.Manager) error {
 	return nil
 }
 
-// ClaimsNaming gives the claims whose spec.volumeName is a volume's name, from a cache
-// with the index ClaimsByVolume. They share memory with the cache and must not be changed.
+// ClaimsNaming gives the claims whose spec.volumeName is a volume's name. It reads them from a
+// cache with the index ClaimsByVolume. The claims share memory with the cache and must not be
+// changed.
 func ClaimsNaming(ctx context.Context, cached client.Reader, name string) ([]corev1.PersistentVolumeClaim, error) {
 	claims := &corev1.PersistentVolumeClaimList{}
 	if err := cached.List(ctx, claims, client.MatchingFields{ClaimsByVolume: bucket(name)}, client.UnsafeDisableDeepCopy); err != nil {
@@ -45,7 +46,7 @@ func ClaimsNaming(ctx context.Context, cached client.Reader, name string) ([]cor
 	return slices.DeleteFunc(claims.Items, func(c corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName != name }), nil
 }
 
-// UIDOf is what an index of claims by uid holds of one: the bucket of its uid. ClaimByUID
+// UIDOf gives the index values of a claim in an index by UID: the bucket of its UID. ClaimByUID
 // reads such an index.
 func UIDOf(o client.Object) []string { return []string{bucket(string(o.GetUID()))} }
 
@@ -63,7 +64,7 @@ func ClaimByUID(ctx context.Context, cached client.Reader, index string, uid typ
 	return nil, nil
 }
 
-// Claims finds out which claim a volume is still somebody's by.
+// Claims finds the claims that still need a volume.
 type Claims struct {
 	// Cached has the index ClaimsByVolume.
 	Cached client.Reader
@@ -71,23 +72,23 @@ type Claims struct {
 	Live client.Reader
 }
 
-// Keeping gives a claim for whose sake the storage of a volume must not be destroyed,
-// nil if there is none. vol is the volume as it was just read live, nil where it does
-// not exist; maker is the claim it was made for, which counts where the volume points at
-// none; nil if that is not known.
+// Keeping gives a claim for whose sake the storage of a volume must not be destroyed, or nil.
+// Argument vol is the volume as just read live, or nil if it does not exist. Argument maker is the
+// claim that the volume was made for, or nil if unknown. It counts if the volume points at no
+// claim.
 //
-// The claim that the volume points at is read live. So a claim that a binder is about to
-// give the volume is always seen, as the volume points at it first.
+// The claim that the volume points at is read live. A binder writes the claimRef before it binds
+// the claim, so a claim that is about to get the volume is always seen.
 //
-// A volume that points at none, or was removed by force, may still be the one that a
-// claim names: a claimRef can be cleared under a bound claim, or lost in a restore. The
-// API server cannot be asked for the claims of a volume, so these are found in the cache
-// and confirmed live. One of them that the cache does not have yet was made by hand, for
-// a volume that was going already.
+// A claim may also name a volume that points at no claim, or that was removed by force. A claimRef
+// can be cleared under a bound claim, or lost in a restore. The API server cannot select claims by
+// volume, so Keeping finds them in the cache and confirms them live. A claim that is not in the
+// cache yet was made by hand, for a volume that was already being deleted.
 //
-// A released volume that points at a claim which is gone is the claim's alone that the
-// binder has bound to it, or that has the uid which the volume points at or was made for, as
-// after a slip in writing its claimRef: who merely names another's volume keeps nothing.
+// A released volume that points at a deleted claim is kept by three kinds of claim. The binder has
+// bound the claim to it, or the claim has the UID in the claimRef, or it has the UID of the maker.
+// The last covers a mistake in a rewritten claimRef. A claim that merely names another claim's
+// volume keeps nothing.
 func (c Claims) Keeping(ctx context.Context, name string, vol *corev1.PersistentVolume, maker *corev1.ObjectReference) (*corev1.PersistentVolumeClaim, error) {
 	reference, orphaned := maker, true
 	if vol != nil && vol.Spec.ClaimRef != nil {
@@ -115,8 +116,8 @@ func (c Claims) Keeping(ctx context.Context, name string, vol *corev1.Persistent
 	return nil, nil
 }
 
-// Naming gives the claims whose spec.volumeName is a volume's name, whatever their phase:
-// found in the cache, as the API server cannot be asked for them, and confirmed live.
+// Naming gives the claims whose spec.volumeName is a volume's name, whatever their phase. The API
+// server cannot select claims by volume, so Naming finds them in the cache and confirms them live.
 func (c Claims) Naming(ctx context.Context, name string) ([]*corev1.PersistentVolumeClaim, error) {
 	cached, err := ClaimsNaming(ctx, c.Cached, name)
 	if err != nil {
@@ -135,12 +136,13 @@ func (c Claims) Naming(ctx context.Context, name string) ([]*corev1.PersistentVo
 	return claims, nil
 }
 
-// Pods gives the pods, read live, that have not ended and may use a volume: by the name
-// of the claim it points at, nil for none, which is gone, or by that of one which names
-// it. A claimRef can be rewritten under a running pod: that pod's claim still names the
+// Pods gives the pods, read live, that have not ended and may use a volume. A pod may use it
+// through the deleted claim that the volume points at (ref, or nil), or through a claim that names
+// the volume. A claimRef can be rewritten under a running pod: that pod's claim still names the
 // volume, though the binder calls it Lost.
 func (c Claims) Pods(ctx context.Context, ref *corev1.ObjectReference, naming []*corev1.PersistentVolumeClaim) ([]corev1.Pod, error) {
-	// The claims by which pods may use the volume, and who has the name of each now.
+	// The names of the claims through which pods may use the volume, each with the claim that has
+	// that name now.
 	successors := map[client.ObjectKey]*corev1.PersistentVolumeClaim{}
 	var keys []client.ObjectKey
 	if ref != nil {
@@ -175,10 +177,9 @@ func (c Claims) Pods(ctx context.Context, ref *corev1.ObjectReference, naming []
 	return using, nil
 }
 
-// Started gives a pod that was given a node and may use a released volume, nil if there
-// is none: a claim that is removed by force, or robbed of its volume, leaves its pods
-// behind. A pod without a node has not begun, and cannot any more. vol is the volume as
-// it was just read live.
+// Started gives a pod that has a node and may use a released volume, or nil. A claim that is
+// deleted by force, or loses its volume, leaves its pods behind. A pod without a node has not
+// started, and can no longer start. Argument vol is the volume as just read live.
 func (c Claims) Started(ctx context.Context, vol *corev1.PersistentVolume) (*corev1.Pod, error) {
 	naming, err := c.Naming(ctx, vol.Name)
 	if err != nil {

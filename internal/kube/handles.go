@@ -17,8 +17,8 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// HandleOf is what an index of PersistentVolumes by handle holds of one: the bucket of
-// its driver and handle, nothing for what is no CSI volume.
+// HandleOf gives the index values of a PersistentVolume in an index by handle: the bucket of its
+// driver and handle. A volume that is not CSI has none.
 func HandleOf(o client.Object) []string {
 	vol, ok := o.(*corev1.PersistentVolume)
 	if !ok || vol.Spec.CSI == nil {
@@ -51,8 +51,8 @@ func recordKey(r *tarnv1.PavVolume) string {
 	return handleKey(r.Spec.Provisioner.Name, cmp.Or(r.Status.Handle, r.Name))
 }
 
-// HandleAwaited is what an index of PavVolumes by the handle they may wait for holds of one:
-// the bucket of its driver and handle where it is to be created or deleted under that.
+// HandleAwaited gives the index values of a PavVolume in an index by the handle it may wait for.
+// That is the bucket of its driver and handle, if it is to be created or deleted under that handle.
 func HandleAwaited(o client.Object) []string {
 	r, ok := o.(*tarnv1.PavVolume)
 	if !ok {
@@ -81,7 +81,7 @@ func IndexHandlesAwaited(ctx context.Context, mgr ctrl.Manager) error {
 	return nil
 }
 
-// Handles finds out who has a handle.
+// Handles finds the volumes that have a handle.
 type Handles struct {
 	// Cached has the index VolumesByHandle.
 	Cached client.Reader
@@ -129,10 +129,11 @@ type Holder struct {
 // String names the volume for people.
 func (h Holder) String() string { return h.words }
 
-// Holders gives the volumes that have a driver's handle, but for the one named except.
-// Those are PersistentVolumes, and PavVolumes whose creation has begun and that are not
-// disputed. Records are read live, and first: of two that write the same handle into their
-// status and ask only then, one at least hears of the other.
+// Holders gives the volumes with a driver's handle, except the volume of that name. These are
+// PersistentVolumes, and PavVolumes whose creation has begun and that are not disputed.
+//
+// It reads records live, and before the volumes. If two records write the same handle into their
+// status before they call Holders, at least one of them sees the other.
 func (h Handles) Holders(ctx context.Context, driver, handle, except string) ([]Holder, error) {
 	records := &tarnv1.PavVolumeList{}
 	if err := h.Live.List(ctx, records, client.MatchingFields{"status.handle": handle}); err != nil {
@@ -162,8 +163,8 @@ func (h Handles) Holders(ctx context.Context, driver, handle, except string) ([]
 	return holders, nil
 }
 
-// holds says whether a record in a phase may have storage of its handle. In an earlier phase
-// the handle is one that the record waits for.
+// holds says whether a record in a phase may have storage under its handle. In an earlier phase,
+// the record waits for the handle.
 func holds(phase tarnv1.VolumePhase) bool {
 	switch phase {
 	case tarnv1.VolumeCreating, tarnv1.VolumeCreated, tarnv1.VolumeUndoing, tarnv1.VolumeDeleting:
@@ -191,8 +192,8 @@ func (h Handles) holder(ctx context.Context, r *tarnv1.PavVolume) (Holder, error
 	return holder, err
 }
 
-// going says whether Tarn deletes the storage of a record, or is about to: its claim is
-// gone, and nothing keeps it. vol is its PersistentVolume, nil where there is none.
+// going says whether Tarn deletes the storage of a record, or is about to, because its claim was
+// deleted and nothing keeps it. vol is its PersistentVolume, or nil.
 func (h Handles) going(ctx context.Context, r *tarnv1.PavVolume, vol *corev1.PersistentVolume) (bool, error) {
 	if p := r.Status.Phase; p == tarnv1.VolumeUndoing || p == tarnv1.VolumeDeleting {
 		return true, nil
@@ -216,8 +217,8 @@ func (h Handles) going(ctx context.Context, r *tarnv1.PavVolume, vol *corev1.Per
 	return err == nil && (claim == nil || claim.UID != ref.UID), err
 }
 
-// HandleWaiters gives the records that may wait until a PersistentVolume or PavVolume is
-// gone, or changes, because they have its handle.
+// HandleWaiters gives the records that may wait for a PersistentVolume or PavVolume to be deleted
+// or to change, because they have its handle.
 func HandleWaiters(ctx context.Context, cached client.Reader, o client.Object) []reconcile.Request {
 	var keys []string
 	switch o := o.(type) {

@@ -10,21 +10,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// buckets is how many values an index by what each object has another of holds at most.
-// A value is a set of names of its own, some 300 bytes and of a claim twice that, with one
-// name in it or with eight: ten thousand claims by uid took 6 MiB, and take 1 in buckets.
+// buckets is the most values that an index by a unique field holds. Each value costs a set of
+// names, some 300 bytes and twice that for claims, whether the set has one name or eight. For ten
+// thousand claims by UID the index took 6 MiB, and takes 1 MiB with buckets.
 const buckets = 2048
 
-// bucket is the value under which such an index has an object. Those few others that it
-// has there are left out by whoever reads it.
+// bucket is the index value for a field's value. A few other objects share the bucket: the reader
+// of the index must filter them out.
 func bucket(value string) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(value)) // never fails
 	return strconv.FormatUint(uint64(h.Sum32()%buckets), 36)
 }
 
-// Shared gives a manager whose controllers share the indexes ClaimsByVolume,
-// VolumesByHandle and RecordsByHandleAwaited: each may add them, and they are there once.
+// Shared gives a manager whose controllers share the indexes ClaimsByVolume, VolumesByHandle and
+// RecordsByHandleAwaited. Each controller may add them, and they exist once.
 func Shared(mgr ctrl.Manager) ctrl.Manager {
 	return shared{Manager: mgr, indexer: &sharedIndexer{FieldIndexer: mgr.GetFieldIndexer(), added: map[string]bool{}}}
 }

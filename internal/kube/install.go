@@ -25,9 +25,9 @@ const installer = client.FieldOwner("tarn-install")
 // told to: what the policies add at admission a controller adds just after.
 var dispensable = []string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
 
-// Install applies objects as Apply does, and waits until the API server serves the
-// custom resources and enforces the policy on provisioners, which comes last: the API
-// server takes up policies in the order in which they came, so it enforces all then.
+// Install applies objects as Apply does. It then waits until the API server serves the custom
+// resources and enforces the policy on provisioners. The API server takes up policies in the order
+// of their creation and this policy is the last, so it enforces all of them then.
 func Install(ctx context.Context, c client.Client, objects []*unstructured.Unstructured, applied func(kind, name string)) error {
 	objects = slices.Clone(objects)
 	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
@@ -57,9 +57,9 @@ func rank(o *unstructured.Unstructured) int {
 	return 0
 }
 
-// Apply applies objects in their order by server-side apply, what others have set on
-// them staying. An API server that does not know a kind which Tarn can do without goes
-// without it. applied hears of each object; nil for nobody.
+// Apply applies objects in their order by server-side apply. Fields that others have set stay.
+// Kinds that Tarn can do without are skipped if the API server does not know them. Apply calls
+// applied for each object, unless it is nil.
 func Apply(ctx context.Context, c client.Client, objects []*unstructured.Unstructured, applied func(kind, name string)) error {
 	for _, o := range objects {
 		err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), installer, client.ForceOwnership)
@@ -95,9 +95,8 @@ func waitEstablished(ctx context.Context, c client.Client, name string) error {
 // refusals name.
 const policyName = "pavprovisioners.tarn.dev"
 
-// waitEnforced waits until the policy refuses what it should: the API server takes a
-// moment to compile one, and no provisioner created after an installation may slip
-// through.
+// waitEnforced waits until the policy rejects what it should. The API server takes a moment to
+// compile a policy, and no provisioner created after an installation may bypass it.
 func waitEnforced(ctx context.Context, c client.Client) error {
 	wrong := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": pavv1.GroupVersion.String(), "kind": "PavProvisioner",

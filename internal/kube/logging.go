@@ -21,10 +21,9 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// loggingClient logs each write that the API server has taken, in one line: so the log of
-// a process tells the life of a volume to those who search it for the volume's name or
-// for the UID of its claim. A write that fails is not logged here: its error is returned
-// and logged by the caller.
+// loggingClient logs each accepted write in one line. A search of the log for the name of a volume,
+// or for the UID of its claim, so shows the life of the volume. A failed write is not logged here:
+// the caller logs the returned error.
 type loggingClient struct{ client.Client }
 
 // logging makes the writes of a manager's client logged.
@@ -92,8 +91,8 @@ func (c loggingClient) logged(ctx context.Context, err error, action string, o c
 	return nil
 }
 
-// named gives the key-value pairs that name an object, its owner and its volume, whose
-// name holds the UID of its claim.
+// named gives the key-value pairs that name an object, its owner and its volume. The volume's name
+// contains the UID of its claim.
 func (c loggingClient) named(o client.Object) []any {
 	kind := fmt.Sprintf("%T", o)
 	if gvk, err := c.GroupVersionKindFor(o); err == nil {

@@ -26,15 +26,14 @@ func Get[T client.Object](ctx context.Context, reader client.Reader, key client.
 	return into, nil
 }
 
-// IsRefusal says whether the API server did not take a write for what was in it: a quota,
-// a policy or a field stands in the way, which repeating alone does not change.
+// IsRefusal says whether the API server rejected a write for its content: a quota, a policy or a
+// field. A retry alone does not help.
 func IsRefusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
-// AddFinalizer puts a finalizer on an object, if it is not there. As a list is
-// replaced whole, the patch names the version it was computed from; an object that is
-// gone is no error.
+// AddFinalizer adds a finalizer to an object, unless it is there. The patch replaces the whole
+// list, so it names the version it was computed from. An object that no longer exists is no error.
 func AddFinalizer[T client.Object](ctx context.Context, c client.Client, o T, finalizer string) error {
 	base, ok := o.DeepCopyObject().(client.Object)
 	if !ok || !controllerutil.AddFinalizer(o, finalizer) {
@@ -47,9 +46,9 @@ func AddFinalizer[T client.Object](ctx context.Context, c client.Client, o T, fi
 	return nil
 }
 
-// RemoveFinalizer takes a finalizer off an object. The patch names the version it
-// was computed from, since it replaces the whole list; an object that is gone, or
-// has no such finalizer, is no error.
+// RemoveFinalizer removes a finalizer from an object. The patch replaces the whole list, so it
+// names the version it was computed from. An object that no longer exists, or has no such
+// finalizer, is no error.
 func RemoveFinalizer[T client.Object](ctx context.Context, c client.Client, o T, finalizer string) error {
 	base, ok := o.DeepCopyObject().(client.Object)
 	if !ok || !controllerutil.RemoveFinalizer(o, finalizer) {
@@ -70,8 +69,8 @@ const (
 	messageBytes = 4096
 )
 
-// RefusedWrite begins the Events by which the binder says that it may not write what a claim
-// needs. Who reads Events knows them by it.
+// RefusedWrite begins the Events in which the binder says that it may not write what a claim needs.
+// Readers of Events recognise them by it.
 const RefusedWrite = "the API server rejects a write: "
 
 // Note cuts a message to what an Event may hold.

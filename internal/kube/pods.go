@@ -19,15 +19,15 @@ import (
 // volume.ClaimsOfPod has them; to be asked together with a namespace.
 const PodsByClaim = "spec.volumes.claim"
 
-// AllPods adds to a manager a cache of every pod of the cluster, beside the manager's
-// own, which holds only Tarn's. Its pods are trimmed to who uses which claim and
-// whether it has ended: name, namespace, uid, version, times of creation and
-// deletion, node, the volumes that are claims, phase, when the kubelet took it on, and the states of containers; of
-// pods of Apps also the labels of Apps, and all that is said of those states. Nothing else of
-// them is there, so none must ever be written back. Its objects are shared: whoever
-// changes one copies it first.
+// AllPods adds a cache of every pod of the cluster to a manager. The manager's own cache holds only
+// Tarn's pods. Create it once per process. It starts and is filled before any controller runs.
 //
-// Make it once a process. It starts and is filled before any controller runs.
+// Its pods are trimmed to what shows which claims they use and whether they have ended. That is
+// name, namespace, UID, version, creation and deletion times, node, the volumes that are claims,
+// phase, start time, and the container states. Pods of Apps also keep the labels of Apps and the
+// details of those states. Everything else is missing, so a cached pod must never be written back.
+//
+// The objects are shared: copy a pod before changing it.
 func AllPods(mgr ctrl.Manager) (cache.Cache, error) {
 	pods, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient:                   mgr.GetHTTPClient(),
@@ -60,11 +60,11 @@ func AllPods(mgr ctrl.Manager) (cache.Cache, error) {
 // filled before anything that reads it runs.
 type cacheOfManager struct{ cache.Cache }
 
-// GetCache is how a manager tells caches from what else it runs.
+// GetCache makes the manager treat it as a cache, not as another runnable.
 func (c cacheOfManager) GetCache() cache.Cache { return c.Cache }
 
-// trimPod leaves of a pod what AllPods promises. It is given the objects of a watch
-// before anybody else has seen them, and may be given what it has trimmed before.
+// trimPod reduces a pod to what AllPods promises. It gets the objects of a watch before any other
+// reader, and may get a pod that it has already trimmed.
 func trimPod(o any) (any, error) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
@@ -92,7 +92,7 @@ func trimPod(o any) (any, error) {
 	return trimmed, nil
 }
 
-// sayContainers keeps what is said of the states of containers.
+// sayContainers copies the details of container states.
 func sayContainers(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
 	var kept []corev1.ContainerStatus
 	for i := range statuses {

@@ -9,17 +9,17 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 )
 
-// Later passes all but what is there as the process starts. It is for objects that wake
-// others, of which each comes by itself then: to find them would take a list of all of them,
-// of ten thousand volumes 6 MiB.
+// Later passes everything but the objects that exist when the process starts. It is for objects
+// whose events enqueue other objects. At the start those come by themselves, and finding them would
+// list all of them: 6 MiB for ten thousand volumes.
 func Later() predicate.Predicate {
 	return predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList }}
 }
 
-// ProvisionerJudged passes the updates of a PavProvisioner after which it may be used
-// otherwise than before: it was changed, accepted or not, or is being deleted. The
-// counts in its status change with every volume and wake nobody. As with Later, neither
-// does one that is there as the process starts.
+// ProvisionerJudged passes the updates of a PavProvisioner that may change how it is used: its spec
+// changed, it was accepted or rejected, or it is being deleted. The counts in its status change
+// with every volume and pass nothing. As with Later, provisioners that exist when the process
+// starts do not pass.
 func ProvisionerJudged() predicate.Predicate {
 	return predicate.And(Later(), predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		old, ok := e.ObjectOld.(*pavv1.PavProvisioner)

@@ -49,7 +49,7 @@ func RateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
 // catchUpPause is how long the cache gets to catch up after a conflict or ErrStale.
 const catchUpPause = 50 * time.Millisecond
 
-// Sooner is the earlier of two times to look again, where zero means never.
+// Sooner is the earlier of two times at which to reconcile; zero means never.
 func Sooner(a, b time.Time) time.Time {
 	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
 		return b
@@ -57,9 +57,9 @@ func Sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// Backoff is the pause after the nth failure in a row, n from 1: first, doubled
-// with each, at most most. seed spreads retries of many objects: the same seed always
-// gives the same pause, which is between 80% and 120% of the plain one.
+// Backoff is the pause after the nth failure in a row, n from 1. It is first, doubled with each
+// failure, and at most most. The seed spreads the retries of many objects: the same seed always
+// gives the same pause, between 80% and 120% of the plain value.
 func Backoff(n int32, first, most time.Duration, seed string) time.Duration {
 	pause := first
 	for ; n > 1 && pause < most; n-- {

@@ -27,7 +27,8 @@ func SetsOf(ctx context.Context, reader client.Reader, vol *corev1.PersistentVol
 	return sets, nil
 }
 
-// ClassOf reads the class of a volume, nil where it has none or where that is gone.
+// ClassOf reads the class of a volume. It is nil if the volume names none, or if the class does not
+// exist.
 func ClassOf(ctx context.Context, reader client.Reader, vol *corev1.PersistentVolume) (*storagev1.StorageClass, error) {
 	name := volume.ClassOfVolume(vol)
 	if name == "" {
@@ -36,8 +37,8 @@ func ClassOf(ctx context.Context, reader client.Reader, vol *corev1.PersistentVo
 	return Get(ctx, reader, client.ObjectKey{Name: name}, &storagev1.StorageClass{})
 }
 
-// RetentionOf finds out how long a volume is to be kept once it is released. former is
-// what is known of its class where that is gone; nil for nothing.
+// RetentionOf finds how long a volume must be kept after its release. If its class was deleted,
+// former is what is known of the class, or nil.
 func RetentionOf(ctx context.Context, reader client.Reader, vol *corev1.PersistentVolume, former *storagev1.StorageClass) (volume.Retention, error) {
 	sets, err := SetsOf(ctx, reader, vol)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package kube is what every part of Tarn needs of the API machinery: the scheme,
-// indexes, Events and the translation of errors. It holds no policy and knows no
-// controller.
+// Package kube is the API machinery that every part of Tarn needs: the scheme, indexes, Events and
+// the translation of errors. It contains no policy and knows no controller.
 package kube
 
 import (

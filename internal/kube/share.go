@@ -14,20 +14,19 @@ import (
 )
 
 const (
-	// poolParts is how many different parts of a kind are remembered to be shared:
-	// many more than a cluster has classes and sizes. A pool that is full begins anew;
-	// who shares already goes on.
+	// poolParts is how many different parts of a kind are remembered for sharing: many more than a
+	// cluster has classes and sizes. A full pool is emptied. Objects that already share a part keep
+	// it.
 	poolParts = 1024
-	// longestPart is how long a part may be, in bytes, to be remembered. What is
-	// longer has something in it that no other object has.
+	// longestPart is the length in bytes up to which a part is remembered. A longer part contains
+	// something that no other object has.
 	longestPart = 2048
 )
 
-// Sharing makes the objects of a cache share what is the same in thousands of them:
-// sizes, classes, access modes, annotations. A map of one quantity alone takes 650
-// bytes, of which a bound claim has two and its volume a third. No part may be changed
-// in place, which no object of a cache may be anyway. It may be used from several
-// goroutines.
+// Sharing makes the objects of a cache share parts that thousands of them have in common: sizes,
+// classes, access modes, annotations. A map of one quantity alone takes 650 bytes: a bound claim
+// has two and its volume a third. No part may be changed in place, like any object of a cache. It
+// is safe for concurrent use.
 type Sharing struct {
 	mu        sync.Mutex
 	texts     pool[string]
@@ -40,8 +39,8 @@ type Sharing struct {
 	bytes     pool[[]byte]
 }
 
-// Transforms are what a cache of claims, volumes and records is to be given: object
-// in, object out. managedFields, which nobody here reads, are dropped.
+// Transforms are the transform functions for a cache of claims, volumes and records. They drop
+// managedFields, which Tarn does not read.
 func (s *Sharing) Transforms() map[client.Object]func(any) (any, error) {
 	return map[client.Object]func(any) (any, error){
 		&corev1.PersistentVolumeClaim{}: transform(s, s.claim),
@@ -157,7 +156,7 @@ func (t *text) add(word string) {
 	t.WriteString(strconv.Itoa(len(word)) + ":" + word)
 }
 
-// pool remembers parts of objects by what they say.
+// pool remembers parts of objects by their content.
 type pool[T any] struct{ known map[string]T }
 
 // same gives the part that was remembered under a key, or remembers this one. An empty

@@ -11,10 +11,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Soon enqueues, after a pause, the objects without a namespace that concerned names of an
-// object before and after an event: old is nil for a new one, current for one that is
-// gone. The queue holds one entry a name, however many events name it meanwhile, so what
-// changes a thousand times in the pause is looked at once.
+// Soon enqueues objects after a pause. Function concerned names the objects, which have no
+// namespace, from an object before and after an event. For a created object old is nil, for a
+// deleted one current is nil. The queue holds one entry per name, so an object named by a thousand
+// events within the pause is reconciled once.
 func Soon(pause time.Duration, concerned func(ctx context.Context, old, current client.Object) []string) handler.Funcs {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	add := func(ctx context.Context, q queue, old, current client.Object) {

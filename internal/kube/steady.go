@@ -13,17 +13,19 @@ import (
 )
 
 const (
-	// tooShort is how long a watch must last that tells nothing: client-go takes a shorter one for a failure.
+	// tooShort is how long a watch without events must last. client-go takes a shorter one for a
+	// failure.
 	tooShort = time.Second
-	// goesOn is how often such a watch is begun again before its informer hears of it.
+	// goesOn is how often such a watch is repeated before its informer sees the end.
 	goesOn = 4
 )
 
-// SteadyInformer is for Options.NewInformer of a cache: an informer that goes on where the
-// API server ends its watch before it has told of anything. It does that to all watches of a
-// kind when very many objects of it change at once, and those that were begun a moment ago
-// may have told nothing yet. Without this the informer waits for 0.8 to 1.6 s, lists
-// everything anew, and hears of nothing meanwhile.
+// SteadyInformer is an informer that continues if the API server ends its watch before the first
+// event. It is for Options.NewInformer of a cache.
+//
+// The API server ends all watches of a kind when very many of its objects change at once. Watches
+// begun a moment ago may have sent nothing by then. A usual informer would wait for 0.8 to 1.6 s,
+// list everything again, and see no events meanwhile.
 func SteadyInformer(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	if l, ok := lw.(*toolscache.ListWatch); ok && l.WatchFuncWithContext != nil {
 		begin := l.WatchFuncWithContext
@@ -32,7 +34,7 @@ func SteadyInformer(lw toolscache.ListerWatcher, example runtime.Object, resync 
 			if err != nil || ptr.Deref(options.SendInitialEvents, false) { // what lists first tells at once
 				return first, err
 			}
-			// Of a watch that has told nothing the version it began at is the one to go on from.
+			// A watch that sent nothing can be repeated from the version at which it began.
 			return goOn(first, func() (watch.Interface, error) { return begin(ctx, options) }), nil
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// ends is a watch that tells of some objects and is ended by the other side.
+// ends is a watch that sends some objects and is then ended by the API server.
 func ends(after time.Duration, names ...string) *watch.FakeWatcher {
 	w := watch.NewFake()
 	go func() {
@@ -27,7 +27,7 @@ func ends(after time.Duration, names ...string) *watch.FakeWatcher {
 	return w
 }
 
-// told are the names of what a watch tells of until it ends.
+// told are the names of the objects that a watch sends until it ends.
 func told(w watch.Interface) []string {
 	var names []string
 	for event := range w.ResultChan() {

@@ -1,6 +1,6 @@
-// Package kubelet asks kubelets how full volumes are. It speaks to kubelets whose
-// certificate the cluster's authority has signed, and to no others: they are shown a
-// token. It knows no policy and nothing of applications.
+// Package kubelet asks kubelets how full volumes are. It speaks only to kubelets whose certificate
+// the cluster's authority has signed, because it shows them a token. It knows no policy and nothing
+// of applications.
 package kubelet
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// patience is how long a kubelet may take to answer.
+	// patience is the timeout for an answer of a kubelet.
 	patience = 3 * time.Second
 	// fresh is how long an answer is good for: kubelets measure once a minute.
 	fresh = 10 * time.Second
@@ -39,8 +39,8 @@ type Kubelets struct {
 	known  *cache.LRUExpireCache
 }
 
-// New makes one that reads pods and nodes by reader, and shows kubelets the identity of
-// a configuration.
+// New gives Kubelets that read pods and nodes through reader. They show kubelets the identity in a
+// configuration.
 func New(config *rest.Config, reader client.Reader) (*Kubelets, error) {
 	mine := rest.CopyConfig(config)
 	mine.ServerName, mine.Timeout = "", patience
@@ -55,13 +55,13 @@ func New(config *rest.Config, reader client.Reader) (*Kubelets, error) {
 	return &Kubelets{reader: reader, http: caller, known: cache.NewLRUExpireCache(nodes)}, nil
 }
 
-// Usage is how full the file system of a volume is, in bytes. It may be one that the
-// volume shares with others, and larger than the volume.
+// Usage is how full the file system of a volume is, in bytes. The volume may share that file system
+// with others, and it may be larger than the volume.
 type Usage struct{ Used, Size int64 }
 
-// Used gives how full the volumes of claims are, by the names of the claims. What
-// pods with the labels do not use, or no kubelet tells of, is left out; the error says
-// why, and does not keep the rest from being told.
+// Used gives how full the volumes of claims are, by the names of the claims. It leaves out claims
+// that no pod with the labels uses, and claims that no kubelet reports. The error says why some are
+// missing; the others are still given.
 func (k *Kubelets) Used(ctx context.Context, namespace string, labels map[string]string) (map[string]Usage, error) {
 	pods := &corev1.PodList{}
 	if err := k.reader.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels(labels)); err != nil {

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// answer is what a kubelet tells of two claims, one of another namespace, and of a
-// volume that is no claim's.
+// answer is a kubelet's report of two claims, a claim of another namespace, and a volume without a
+// claim.
 const answer = `{"node": {"nodeName": "a"}, "pods": [
 	{"podRef": {"name": "p"}, "volume": [{"name": "v", "usedBytes": 7, "capacityBytes": 10, "pvcRef": {"name": "data", "namespace": "red"}}, {"name": "tmp", "usedBytes": 1}]},
 	{"podRef": {"name": "q"}, "volume": [{"name": "v", "usedBytes": 9, "capacityBytes": 10, "pvcRef": {"name": "data", "namespace": "blue"}}, {"name": "w", "pvcRef": {"name": "unknown", "namespace": "red"}}]}]}`

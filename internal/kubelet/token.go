@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// life is how long a token that is shown to kubelets is good; no API server makes one
-// that is good for less. It is used for half of that.
+// life is the lifetime of a token that is shown to kubelets, and the shortest that API servers
+// issue. A token is used for half of it.
 const life = 10 * time.Minute
 
 // As has what asks kubelets do so as a service account, by tokens that c gets for it. A

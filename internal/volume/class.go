@@ -59,7 +59,7 @@ var migrated = map[string]string{
 }
 
 // DriverFor is the name of the provisioner that serves a class: the class's own, or the CSI driver
-// that replaced it. ok is false for a plugin built into Kubernetes that nothing serves any more.
+// that replaced it. Plugins built into Kubernetes that nothing serves any more give false.
 func DriverFor(provisioner string) (driver string, ok bool) {
 	if driver, moved := migrated[provisioner]; moved {
 		return driver, true
@@ -79,9 +79,8 @@ func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {
 	return claim.Annotations[AnnBetaProvisioner]
 }
 
-// KeptFinalizers gives the finalizers a volume must have, as far as they are a binder's business:
-// those of volumes that plugins built into Kubernetes made dynamically. changed says whether they
-// differ from the volume's present ones.
+// KeptFinalizers gives the finalizers that a volume must have, and whether it has others now. Only
+// those of volumes that plugins built into Kubernetes made dynamically are a binder's business.
 func KeptFinalizers(v *corev1.PersistentVolume) (finalizers []string, changed bool) {
 	by, dynamic := v.Annotations[AnnProvisionedBy]
 	if !dynamic || !strings.HasPrefix(by, inTree) {

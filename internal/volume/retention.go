@@ -65,7 +65,8 @@ func readRetention(where, text string) Retention {
 }
 
 // KeptBy says why the data of a volume whose claim was deleted must not be destroyed yet, and until
-// when. why is empty if nothing keeps the data. until is zero if a person must act first.
+// when. An empty why means that nothing keeps the data. A zero until means that a person must act
+// first.
 //
 // It is for volumes released before the trash controller held them, or in a cluster that does not
 // run it. A volume that was in the trash once has had its retention.

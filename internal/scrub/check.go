@@ -16,12 +16,12 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// namesTold is how many of the names that should not be there an error tells.
+// namesTold is how many unexpected names an error lists.
 const namesTold = 5
 
-// CheckFile reads the file system mounted at path after somebody else has recycled it,
-// and changes nothing. It fails if anything is there, but for Recreate: what is made anew
-// holds what its maker puts there, so that is read and counted alone.
+// CheckFile reads the file system mounted at path after an external tool has recycled it, and
+// changes nothing. It fails if it finds any file. Method Recreate is the exception: a new volume
+// contains what its provisioner puts there, so its entries are only counted.
 func CheckFile(_ context.Context, method tarnv1.RecycleMethod, path string) (tarnv1.RecycleCertificate, error) {
 	began := time.Now()
 	cert := tarnv1.RecycleCertificate{Method: method}
@@ -50,8 +50,8 @@ func CheckFile(_ context.Context, method tarnv1.RecycleMethod, path string) (tar
 	return cert, nil
 }
 
-// CheckDevice reads a sample of the block device at path after somebody else has recycled
-// it, and changes nothing. The sample must be zeros, but for Recreate.
+// CheckDevice reads a sample of the block device at path after an external tool has recycled it,
+// and changes nothing. The sample must be zeros, except for method Recreate.
 func CheckDevice(ctx context.Context, method tarnv1.RecycleMethod, path string) (tarnv1.RecycleCertificate, error) {
 	began := time.Now()
 	cert := tarnv1.RecycleCertificate{Method: method}
@@ -96,8 +96,8 @@ func checkable(method tarnv1.RecycleMethod) error {
 	return fmt.Errorf("method %q cannot be checked: use %s, %s, %s or %s", method, methods[0], methods[1], methods[2], methods[3])
 }
 
-// findings are what there is in a volume's folders: how many names, the first of them,
-// and the attributes that a user has left on the folders themselves.
+// findings are what the volume's directories contain: the number of names, the first few, and the
+// attributes that a user has left on the directories themselves.
 type findings struct {
 	count      int64
 	names      []string
@@ -128,10 +128,9 @@ func (f *findings) String() string {
 	return text
 }
 
-// entries finds what is in the volume's folder, and in lost+found where that is the file
-// system's own, and gives the sample: which folders were read, and the names in them.
-// lost+found itself is in the sample alone. There may be more names than memory has room
-// for.
+// entries lists the volume's directory, and lost+found if that belongs to the file system. It also
+// gives the sample: the directories read and the names in them. lost+found itself counts only in
+// the sample. The names are read in batches, as memory may not hold them all.
 func entries(top *os.File, kept bool) (*findings, sample, error) {
 	found, read := &findings{}, newSample()
 	folders := []string{"."}
@@ -152,7 +151,7 @@ func entries(top *os.File, kept bool) (*findings, sample, error) {
 	return found, read, nil
 }
 
-// look adds a folder to the findings.
+// look adds a directory to the findings.
 func (f *findings) look(dir *os.File, read sample, stays func(name string) bool) error {
 	left, err := attributes(dir)
 	if err != nil {

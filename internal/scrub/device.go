@@ -14,7 +14,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// fitrim is the request to discard what is free of a file system, FITRIM of linux/fs.h.
+// fitrim is the ioctl that discards the free space of a file system, FITRIM of linux/fs.h.
 const fitrim = 0xc0185879
 
 // wipe overwrites or discards all of a block device and reads a sample back.
@@ -75,8 +75,8 @@ func zeroDevice(ctx context.Context, device *os.File, size int64, zeros []byte) 
 	return nil
 }
 
-// discard tells a device to forget all that is on it. Devices need not then read as
-// zeros, so that is verified like anything else.
+// discard discards all content of a device. A discarded device need not read as zeros, so the
+// caller verifies it like an overwritten one.
 func discard(device *os.File, size int64) error {
 	all := [2]uint64{0, uint64(size)}
 	err := ioctl(device, unix.BLKDISCARD, unsafe.Pointer(&all))
@@ -89,8 +89,8 @@ func discard(device *os.File, size int64) error {
 	return nil
 }
 
-// trimmed empties a file system and has it discard what is free. What was discarded
-// cannot be read through the file system; that it was is what is verified.
+// trimmed empties a file system and discards its free space. Discarded blocks cannot be read
+// through the file system, so trimmed verifies that the file system reports a discard.
 func trimmed(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate) error {
 	if err := emptied(ctx, top, cert, nil); err != nil {
 		return err
@@ -99,7 +99,7 @@ func trimmed(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate)
 	if err != nil {
 		return err
 	}
-	// What is freed may count as free only after another commit of the journal.
+	// Freed blocks may count as free only after another commit of the journal.
 	for range trimsAtMost {
 		if err := freeAnew(top); err != nil {
 			return err
@@ -118,13 +118,13 @@ func trimmed(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate)
 const (
 	// trimsAtMost is how often a file system is asked to discard until it does.
 	trimsAtMost = 3
-	// freedAnew is the size of a file whose content no file system keeps in its inode.
+	// freedAnew is the size of a file that no file system stores in its inode.
 	freedAnew = 64 << 10
 )
 
-// freeAnew writes a file and removes it again. ext4 leaves out what it has discarded
-// since it was mounted and nothing was freed in since: without this, an empty volume that
-// stays mounted would say 0 the second time, as one that cannot discard does.
+// freeAnew writes a file and removes it again. ext4 skips what it has discarded since it was
+// mounted, unless something was freed there since. Without this, an empty volume that stays mounted
+// would report 0 the second time, like a device that cannot discard.
 func freeAnew(top *os.File) error {
 	fd, err := unix.Openat(int(top.Fd()), filling, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -139,7 +139,7 @@ func freeAnew(top *os.File) error {
 	return syncFS(top)
 }
 
-// trim has a file system discard what is free, and gives how much that was.
+// trim discards the free space of a file system and gives the number of bytes discarded.
 func trim(top *os.File) (int64, error) {
 	request := struct{ start, length, least uint64 }{length: math.MaxUint64}
 	err := ioctl(top, fitrim, unsafe.Pointer(&request))

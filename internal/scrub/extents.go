@@ -15,8 +15,8 @@ import (
 // fiemap is the request for where a file's content lies, FS_IOC_FIEMAP of linux/fs.h.
 const fiemap = 0xc020660b
 
-// Flags of linux/fiemap.h: write the file out first; the last extent; an extent that
-// has no place of its own, or holds no written data.
+// Flags of linux/fiemap.h: write the file out first; the last extent; an extent without a place of
+// its own, or without written data.
 const (
 	fiemapSync   = 0x1
 	extentLast   = 0x1
@@ -50,8 +50,8 @@ func (e extents) total() (size int64) {
 	return size
 }
 
-// extentsOf asks where a file's content lies on its disk. What is not there as it was
-// written is left out.
+// extentsOf gives where a file's content lies on its disk. It leaves out extents whose data is not
+// on the disk as written.
 func extentsOf(file *os.File) (extents, error) {
 	type entry struct {
 		logical, physical, length uint64

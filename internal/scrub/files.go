@@ -13,11 +13,11 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// lostAndFound is the folder that fsck of ext2 and its heirs wants at the top.
+// lostAndFound is the directory that fsck of ext2, ext3 and ext4 needs at the top.
 const lostAndFound = "lost+found"
 
-// emptied removes everything from a volume and verifies that nothing is left. first is
-// done with each entry before it goes.
+// emptied removes everything from a volume and verifies that nothing is left. It calls first for
+// each entry before removing it.
 func emptied(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate, first func(*os.File, string, string) error) error {
 	kept, err := keptFolder(top)
 	if err != nil {
@@ -44,8 +44,8 @@ func emptied(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate,
 	return verifyEmpty(top, kept, cert)
 }
 
-// keptFolder says whether lost+found is the file system's own: on ext2 and its heirs,
-// as the first inode that is nobody's.
+// keptFolder says whether lost+found belongs to the file system. On ext2, ext3 and ext4 it then is
+// the first inode that is not reserved.
 func keptFolder(top *os.File) (bool, error) {
 	const extMagic, firstInode = 0xef53, 11
 	var fs unix.Statfs_t
@@ -57,8 +57,8 @@ func keptFolder(top *os.File) (bool, error) {
 	return err == nil && fs.Type == extMagic && stat.Ino == firstInode && stat.Mode&unix.S_IFMT == unix.S_IFDIR, nil
 }
 
-// stripAttributes takes from a file or folder what its last user may have written into its
-// attributes, access control lists among them. A file system without any is fine.
+// stripAttributes removes the attributes that a user may have written on a file or directory,
+// access control lists included. A file system without attributes is no error.
 func stripAttributes(file *os.File) error {
 	names, err := attributes(file)
 	if err != nil {
@@ -72,7 +72,7 @@ func stripAttributes(file *os.File) error {
 	return nil
 }
 
-// attributes names those of a file or folder that its users may write.
+// attributes gives the names of those attributes of a file or directory that users may write.
 func attributes(file *os.File) ([]string, error) {
 	fd := int(file.Fd())
 	size, err := unix.Flistxattr(fd, nil)
@@ -99,7 +99,7 @@ func syncFS(dir *os.File) error {
 	return nil
 }
 
-// verifyEmpty reads the volume's folder, and that of lost+found, again.
+// verifyEmpty reads the volume's directory and lost+found again.
 func verifyEmpty(top *os.File, kept bool, cert *tarnv1.RecycleCertificate) error {
 	found, read, err := entries(top, kept)
 	if err != nil {

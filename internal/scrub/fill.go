@@ -21,10 +21,9 @@ const (
 	rounds = 64
 )
 
-// filler takes all free space of a file system with files of zeros. A file system
-// keeps some of its free space to itself, and gives out another part of it when it
-// gets back what it had given out: so the filler notes which blocks its files have had,
-// and goes on until these are all that were free.
+// filler takes all free space of a file system with files of zeros. A file system reserves some of
+// its free space, and gives out another part when files are removed. So the filler records which
+// blocks its files have had, and continues until these are all blocks that were free.
 type filler struct {
 	ctx   context.Context
 	dir   *os.File
@@ -100,15 +99,15 @@ func (f *filler) account() (left int64, err error) {
 		now = append(now, mapped...)
 	}
 	f.covered = append(f.covered, now...).merged()
-	// What is neither free nor in a file was taken for the lists of their blocks.
+	// Space that is neither free nor in a file holds the block lists of the files.
 	lists := f.free - left - now.merged().total()
 	f.unreached = max(0, f.free-f.covered.total()-lists)
 	return left, f.verify()
 }
 
-// giveBack removes the oldest files, of so many bytes together. It does not wait for
-// that to be written out: until it is, ext4 and xfs count what was given back as free
-// but cannot use it, and give out what they had kept to themselves.
+// giveBack removes the oldest files, size bytes together. It does not wait until the removal is
+// written out. Until then ext4 and xfs count the space as free but cannot use it, so they give out
+// what they had reserved.
 func (f *filler) giveBack(size int64) error {
 	for size > 0 && len(f.files) > 0 {
 		oldest := f.files[0]
@@ -125,7 +124,7 @@ func (f *filler) giveBack(size int64) error {
 	return nil
 }
 
-// fillBy writes pieces of a size until there is no room for one.
+// fillBy writes pieces of a size until none fits.
 func (f *filler) fillBy(piece int) error {
 	for {
 		file, err := f.next()

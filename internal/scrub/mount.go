@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// mount is what the kernel says of a mounted file system: which folder of it is mounted,
-// what kind it is, and its own options.
+// mount is what the kernel reports of a mounted file system: which of its directories is mounted,
+// its type, and its own options.
 type mount struct {
 	root, kind string
 	options    []string
 }
 
-// mountOf gives the mount that an open folder is in.
+// mountOf gives the mount that contains an open directory.
 func mountOf(dir *os.File) (mount, error) {
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(dir.Fd())))
 	if err != nil {
@@ -48,8 +48,8 @@ func mountOf(dir *os.File) (mount, error) {
 	return mount{}, fmt.Errorf("asking where the volume is mounted: there is no mount %s", id)
 }
 
-// discards says that the file system discards what is freed by itself, so that nothing
-// may be left for it to discard when it is asked to.
+// discards says whether the file system discards freed blocks by itself. A trim may then find
+// nothing left to discard.
 func (m mount) discards() bool {
 	return slices.ContainsFunc(m.options, func(o string) bool { return o == "discard" || strings.HasPrefix(o, "discard=") })
 }

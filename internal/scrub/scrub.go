@@ -15,9 +15,9 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// File scrubs the file system mounted at path, by method Files, Zero or Discard. It
-// returns what it has done once that is verified; interrupted or failed, it may be
-// called again.
+// File scrubs the file system mounted at path, by method Files, Zero or Discard. It verifies the
+// result and returns a certificate of it. After an interruption or a failure it may be called
+// again.
 func File(ctx context.Context, method tarnv1.RecycleMethod, path string) (tarnv1.RecycleCertificate, error) {
 	began := time.Now()
 	cert := tarnv1.RecycleCertificate{Method: method}
@@ -47,7 +47,7 @@ func Device(ctx context.Context, method tarnv1.RecycleMethod, path string) (tarn
 	if method != tarnv1.RecycleZero && method != tarnv1.RecycleDiscard {
 		return cert, fmt.Errorf("method %q does not work on a block device: use %s or %s", method, tarnv1.RecycleZero, tarnv1.RecycleDiscard)
 	}
-	// O_EXCL on a device is refused while anything on this machine has it mounted.
+	// O_EXCL fails on a device that is mounted anywhere on this machine.
 	device, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT|unix.O_EXCL|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return cert, fmt.Errorf("opening the device: %w", err)

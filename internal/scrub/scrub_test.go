@@ -65,7 +65,7 @@ func (d disk) mount(t *testing.T, kind string, options ...string) string {
 	return path
 }
 
-// holds says whether a disk has a text anywhere.
+// holds says whether a disk contains a text anywhere.
 func (d disk) holds(t *testing.T, text string) bool {
 	t.Helper()
 	unix.Sync()
@@ -77,7 +77,8 @@ func (d disk) holds(t *testing.T, text string) bool {
 // kinds are file systems with the size they need.
 var kinds = map[string]int64{"ext4": 64 << 20, "xfs": 320 << 20, "btrfs": 128 << 20}
 
-// litter leaves what tenants leave, and what they should not be able to have removed.
+// litter creates what tenants leave behind, and things outside that a tenant must not be able to
+// have removed.
 func litter(t *testing.T, volume, outside string) {
 	t.Helper()
 	for _, name := range []string{".hidden", "a\nb", "\xff\xfe", "-rf", " ", strings.Repeat("n", 255)} {

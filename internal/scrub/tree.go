@@ -14,29 +14,28 @@ import (
 )
 
 const (
-	// maxDepth is how deep a tree is gone into before what lies deeper is lifted to
-	// its top: each level holds an open folder, and a pod may nest without end.
+	// maxDepth is how deep removal descends before it moves a deeper directory to the top. Each
+	// level keeps a directory open, and a pod may nest directories without end.
 	maxDepth = 32
-	// batch is how many names of a folder are read at once.
+	// batch is how many names of a directory are read at once.
 	batch = 512
-	// lifted begins the name of a folder that was lifted.
+	// lifted begins the name of a directory that was moved to the top.
 	lifted = ".lifted-"
 	// immutable and appendOnly are flags of files, as linux/fs.h has them.
 	immutable, appendOnly = 0x10, 0x20
 )
 
-// ErrMount is what an error wraps where something is mounted on what has to go:
-// nothing is deleted through a mount.
+// ErrMount is wrapped by an error that names a mount point in the way of a deletion. Nothing is
+// deleted through a mount.
 var ErrMount = errors.New("something is mounted there")
 
-// OpenBelow opens a folder that is an entry of another. It follows no symbolic link
-// and enters no mount point, be it a bind mount of the same file system: ELOOP and
-// EXDEV say so.
+// OpenBelow opens a directory that is an entry of another. A symbolic link is the error ELOOP. A
+// mount point, even a bind mount of the same file system, is EXDEV.
 func OpenBelow(dir *os.File, name string) (*os.File, error) {
 	return openBelow(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
 }
 
-// openBelow opens an entry of a folder like that, as flags say.
+// openBelow opens an entry of a directory in the same way, with these flags.
 func openBelow(dir *os.File, name string, flags uint64) (*os.File, error) {
 	how := unix.OpenHow{
 		Flags:   flags | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -57,20 +56,20 @@ func openBelow(dir *os.File, name string, flags uint64) (*os.File, error) {
 // removal is the removal of one tree.
 type removal struct {
 	ctx context.Context
-	// top is the tree's own folder, to which deep ones are lifted.
+	// top is the tree's own directory, to which deep ones are moved.
 	top   *os.File
 	moved int
-	// first is done with each entry before it goes; nil for nothing.
+	// first is called for each entry before its removal; may be nil.
 	first func(dir *os.File, name, path string) error
-	// keeps says that a folder of the top stays, emptied; nil for none.
+	// keeps says which directory at the top stays, emptied; nil for none.
 	keeps func(name string) bool
-	// files counts what was removed, folders too.
+	// files counts the removed entries, directories included.
 	files int64
 }
 
-// RemoveTree removes an entry of dir, a folder, with all that is in it; one that does
-// not exist is no error. It stops at the first mount point, and when ctx ends. path is
-// dir's, for messages.
+// RemoveTree removes a directory that is an entry of dir, with all its content. A missing entry is
+// no error. It stops at the first mount point, and when ctx ends. Argument path is that of dir, for
+// messages.
 func RemoveTree(ctx context.Context, dir *os.File, name, path string) error {
 	top, err := OpenBelow(dir, name)
 	if errors.Is(err, unix.ENOENT) {
@@ -91,7 +90,7 @@ func RemoveTree(ctx context.Context, dir *os.File, name, path string) error {
 	return nil
 }
 
-// empty removes all entries of a folder.
+// empty removes all entries of a directory.
 func (r *removal) empty(dir *os.File, path string, depth int) error {
 	for {
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {
@@ -102,8 +101,8 @@ func (r *removal) empty(dir *os.File, path string, depth int) error {
 			return explain(path, err)
 		}
 		if depth == 0 && r.keeps != nil {
-			// The batch may hold nothing but what stays only where that is all there is: it
-			// is one folder at most.
+			// At most one directory stays. So a batch without other names means that nothing else
+			// is left.
 			names = slices.DeleteFunc(names, r.keeps)
 		}
 		if len(names) == 0 {
@@ -120,7 +119,7 @@ func (r *removal) empty(dir *os.File, path string, depth int) error {
 	}
 }
 
-// entry removes one entry of a folder, whatever it is.
+// entry removes one entry of a directory, of any type.
 func (r *removal) entry(dir *os.File, name, path string, depth int) error {
 	if r.first != nil {
 		if err := r.first(dir, name, path); err != nil {
@@ -155,9 +154,9 @@ func (r *removal) entry(dir *os.File, name, path string, depth int) error {
 	return nil
 }
 
-// unfix does something with an entry of a folder, and does it again without the flags
-// for which it was refused: what is immutable, or may only grow, cannot be removed, nor
-// can anything from such a folder.
+// unfix calls do on an entry of a directory. If the kernel rejects it, unfix clears the blocking
+// flags and calls do again. An immutable or append-only file cannot be removed, and no entry of
+// such a directory can.
 func unfix(dir *os.File, name string, do func() error) error {
 	err := do()
 	if !errors.Is(err, unix.EPERM) {
@@ -189,7 +188,7 @@ func thaw(fd int) {
 	}
 }
 
-// lift moves a deep folder to the top of the tree, where it is found later.
+// lift moves a deep directory to the top of the tree, where the removal finds it later.
 func (r *removal) lift(dir *os.File, name, path string) error {
 	for {
 		r.moved++

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// filling is the folder of the files that take all free space.
+	// filling is the directory of the files that take all free space.
 	filling = ".tarn-scrub"
 	// chunk is how much is written at once.
 	chunk = 4 << 20
@@ -27,8 +27,8 @@ const (
 // content of files nowhere else.
 var overwritable = []string{"ext2", "ext3", "ext4", "xfs"}
 
-// zeroed overwrites each file where it lies, removes it, then overwrites what is free:
-// of files that were deleted before.
+// zeroed overwrites each file in place and removes it. It then overwrites the free space, because
+// that contains files deleted earlier.
 func zeroed(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate) error {
 	if err := wholeFileSystem(top); err != nil {
 		return err
@@ -63,8 +63,8 @@ func zeroed(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate) 
 	return nil
 }
 
-// wholeFileSystem refuses what cannot be overwritten, or is only a part of what would be
-// filled: a folder of a node's disk.
+// wholeFileSystem rejects a file system that cannot be overwritten, and a volume that is only a
+// part of one, such as a directory of a node's disk.
 func wholeFileSystem(top *os.File) error {
 	var attributes unix.Statx_t
 	if err := unix.Statx(int(top.Fd()), "", unix.AT_EMPTY_PATH, 0, &attributes); err != nil {
@@ -85,9 +85,9 @@ func wholeFileSystem(top *os.File) error {
 	return nil
 }
 
-// overwriter gives what writes zeros over the content of a file before it is removed, and
-// takes off what may be written beside the content of files and folders: small attributes lie
-// in the inode, which no other file can be written over.
+// overwriter gives a function that prepares an entry for its removal. It writes zeros over the
+// content of a file, and removes the attributes of files and directories. Small attributes lie in
+// the inode, and no later file overwrites that.
 func overwriter(ctx context.Context, zeros []byte) func(*os.File, string, string) error {
 	return func(dir *os.File, name, path string) error {
 		var stat unix.Stat_t

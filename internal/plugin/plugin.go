@@ -1,10 +1,10 @@
-// Package plugin says what a provisioner is that needs no pod: it makes, deletes and
-// scrubs volumes inside the process of the controllers. Each of the three is a small
-// interface; package plugintest holds the suite every plugin must pass.
+// Package plugin defines a provisioner that needs no pod: it makes, deletes and scrubs volumes
+// inside the process of the controllers. Each of the three is a small interface. Package plugintest
+// holds the suite that every plugin must pass.
 //
-// A plugin keeps nothing in memory that must survive a crash: every call may come
-// again, with the same arguments, and ends in the same state. It knows no client, no
-// claim and no policy; whether a volume may go is decided before it is asked.
+// A plugin keeps nothing in memory that must survive a crash. Every call may be repeated with the
+// same arguments and must end in the same state. A plugin knows no client, no claim and no policy:
+// the caller has decided that a volume may be deleted.
 package plugin
 
 import (
@@ -21,13 +21,13 @@ type Plugin struct {
 	// Node is the node its volumes lie on; empty where they are reached from all. A
 	// plugin of one node can only work in a process that runs there.
 	Node string
-	// Place is an id of the storage its volumes lie in, which another that may be found at
-	// the same address does not have: a path tells no disk from another. It is written down
-	// with every volume. Empty where that cannot happen.
+	// Place is an ID of the storage its volumes lie in. Another storage at the same address has
+	// another ID: a path does not tell one disk from another. Place is recorded with every volume.
+	// It is empty if the storage cannot be exchanged.
 	Place string
 
 	Creator Creator
-	// Deleter is nil where volumes cannot be deleted; their deletion is refused then.
+	// Deleter is nil if volumes cannot be deleted. Their deletion is then rejected.
 	Deleter Deleter
 	// Recycler is nil where volumes cannot be scrubbed.
 	Recycler Recycler
@@ -39,7 +39,7 @@ type Request struct {
 	Name string
 	// Bytes is the least it must hold.
 	Bytes int64
-	// Mode is what it is to be: files, or a raw block device.
+	// Mode is the kind of volume wanted: files, or a raw block device.
 	Mode        corev1.PersistentVolumeMode
 	AccessModes []corev1.PersistentVolumeAccessMode
 	// Parameters are the class'.
@@ -50,7 +50,7 @@ type Request struct {
 type Asset struct {
 	// Source is how the kubelet reaches it.
 	Source corev1.PersistentVolumeSource
-	// Bytes is what it holds, 0 for what was asked for. Less than that is a failure.
+	// Bytes is its capacity; 0 means the capacity asked for. Less than that is a failure.
 	Bytes int64
 }
 
@@ -58,12 +58,12 @@ type Asset struct {
 type Volume struct {
 	// Name is that of its Request.
 	Name string
-	// Source is what stands in its PersistentVolume; nil where there is none, and
-	// whatever was made under the name is meant. A source that is not what Create gives
-	// for the name is refused, and nothing is touched.
+	// Source is the source in its PersistentVolume. If nil, the call is about whatever was made
+	// under the name. A source that Create does not give for the name is rejected, and nothing is
+	// touched.
 	Source *corev1.PersistentVolumeSource
-	// Place is that of the plugin which made it; empty where that is not known. One that
-	// the plugin misses, see Creator, is refused, and nothing is touched.
+	// Place is the Place of the plugin that made it; empty if unknown. A volume that the plugin
+	// misses, see Creator, is rejected, and nothing is touched.
 	Place string
 }
 
@@ -76,18 +76,17 @@ type Creator interface {
 	// leaves as it is, with its data. An error may leave a part behind, which Delete
 	// removes.
 	Create(ctx context.Context, r Request) (Asset, error)
-	// Misses says that a volume which was made should be found where Create makes the
-	// next, and that another storage is there instead of its own: the error names both and
-	// the remedy. It is nil for what lies there, for what is reached elsewhere, and where
-	// the place is not known. It only computes.
+	// Misses is an error if a volume should lie where Create makes new ones, but another storage is
+	// there. The error names both storages and the remedy. It is nil for a volume that lies there
+	// or elsewhere, and if its place is unknown. Misses only computes.
 	Misses(v Volume) error
 }
 
 // Deleter deletes volumes.
 type Deleter interface {
-	// Delete removes a volume with its data; one that is gone, or never was, is no
-	// error. Work that outlasts the context stops with the context's error, and the
-	// next call goes on. ErrInUse says that somebody must let go first.
+	// Delete removes a volume with its data. A volume that does not exist is no error. When the
+	// context ends, Delete stops with the context's error, and the next call continues. ErrInUse
+	// means that a user must release the volume first.
 	Delete(ctx context.Context, v Volume) error
 }
 

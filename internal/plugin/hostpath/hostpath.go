@@ -1,9 +1,9 @@
-// Package hostpath makes volumes that are folders on one node, below a root that the
-// administrator gives: provisioner tarn.dev/host-path.
+// Package hostpath is provisioner tarn.dev/host-path. Its volumes are directories on one node,
+// below a root that the administrator sets.
 //
-// It touches nothing but the entries of its root that have the name of a volume, what
-// lies in them on the same mount, and the marker by which it knows the root again. It
-// follows no symbolic link. It knows no API object but the source of a volume.
+// It touches three things only: the entries of its root that have the name of a volume, their
+// content on the same mount, and the marker that identifies the root. It follows no symbolic link.
+// The only API object it knows is the source of a volume.
 package hostpath
 
 import (
@@ -26,21 +26,21 @@ import (
 const Provisioner = "tarn.dev/host-path"
 
 const (
-	// rootMode is that of a root that has to be made: only root walks to the volumes.
-	// The kubelet binds each to its pods, which need no way through the root.
+	// rootMode is the mode of a root that New creates: only user root may walk to the volumes. The
+	// kubelet bind-mounts each volume into its pods, so pods need no way through the root.
 	rootMode = 0o700
 	// volumeMode is that of an emptyDir, for the same reason: whatever user a pod runs
 	// as, its volume is for it to write. A pod with an fsGroup gets it as group.
 	volumeMode = 0o777
-	// doomed begins the name of a folder that is being deleted. No volume's name begins
-	// with a dot.
+	// doomed begins the name of a directory that is being deleted. No volume's name begins with a
+	// dot.
 	doomed = ".deleting-"
 	// doomedLong does where that would be too long. The longest name of a volume, 253
 	// bytes, just has room for it.
 	doomedLong = ".-"
 )
 
-// graveOf is the name of a volume's folder while it is being deleted.
+// graveOf is the name of a volume's directory while it is being deleted.
 func graveOf(name string) string {
 	if len(doomed)+len(name) > unix.NAME_MAX {
 		return doomedLong + name
@@ -64,7 +64,7 @@ type folders struct {
 	was os.FileInfo
 	// id is what its marker held then.
 	id string
-	// sync makes what is in a folder outlive a power cut.
+	// sync writes the content of a directory to disk, so that it survives a power cut.
 	sync func(*os.File) error
 }
 
@@ -106,9 +106,9 @@ func New(root, node string) (plugin.Plugin, error) {
 	return plugin.Plugin{Name: Provisioner, Node: node, Place: f.place(), Creator: f, Deleter: f, Recycler: f}, nil
 }
 
-// open gives the root. One that is missing, or another one than before, is an error:
-// what should lie there is not gone, its disk may just not be mounted. The marker counts
-// beside the folder itself, as disks that come and go may have the same numbers.
+// open opens the root. A root that is missing, or is not the one found at the start, is an error:
+// its volumes still exist, their disk may just not be mounted. The marker is compared too, because
+// disks that come and go may have the same device and inode numbers.
 func (f folders) open() (*os.File, error) {
 	top, err := f.openRoot()
 	if err != nil {
@@ -127,7 +127,7 @@ func (f folders) open() (*os.File, error) {
 	return top, nil
 }
 
-// openRoot gives the root where it is the same folder as before.
+// openRoot opens the root if it is still the same directory.
 func (f folders) openRoot() (*os.File, error) {
 	top, err := os.OpenFile(f.root, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -164,8 +164,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// Create implements plugin.Creator. The capacity is a label: a folder has no limit of
-// its own.
+// Create implements plugin.Creator. The capacity is only a label: a directory has no limit of its
+// own.
 func (f folders) Create(_ context.Context, r plugin.Request) (plugin.Asset, error) {
 	if err := f.Check(r); err != nil {
 		return plugin.Asset{}, err
@@ -181,16 +181,16 @@ func (f folders) Create(_ context.Context, r plugin.Request) (plugin.Asset, erro
 	return plugin.Asset{Source: f.source(r.Name), Bytes: r.Bytes}, nil
 }
 
-// source is what the PersistentVolume of a name has. It is a local volume and no
-// hostPath: the kubelet gives it to a pod's fsGroup, and a folder that is missing
-// keeps the pod from starting where a hostPath would be made anew, empty.
+// source is the source in the PersistentVolume of that name. It is a local volume and not a
+// hostPath. The kubelet applies a pod's fsGroup to it, and a missing directory keeps the pod from
+// starting. A hostPath would be created again, empty.
 func (f folders) source(name string) corev1.PersistentVolumeSource {
 	return corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: f.path(name)}}
 }
 
 func (f folders) path(name string) string { return filepath.Join(f.root, name) }
 
-// make makes a volume's folder, or finds it.
+// make creates a volume's directory, or finds it.
 func (f folders) make(top *os.File, name string) error {
 	err := unix.Mkdirat(int(top.Fd()), name, rootMode)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
@@ -200,13 +200,13 @@ func (f folders) make(top *os.File, name string) error {
 	if err != nil {
 		return err
 	}
-	// The PersistentVolume is about to be written for good, so the folder must be too; also
-	// one that was found: who made it may have been killed before it came to that.
+	// The PersistentVolume is written next, and it is permanent. So the directory must be on disk
+	// first, even one that was found: its creator may have been killed before this sync.
 	return errors.Join(f.permit(dir), f.sync(dir), f.sync(top), dir.Close())
 }
 
-// permit gives a new folder its mode. It cannot be given by mkdir, which knows the
-// process' umask.
+// permit sets the mode of a new directory. Mkdir cannot set it, because it applies the process's
+// umask.
 func (f folders) permit(dir *os.File) error {
 	info, err := dir.Stat()
 	if err != nil || info.Mode().Perm() != rootMode {
@@ -215,7 +215,7 @@ func (f folders) permit(dir *os.File) error {
 	return dir.Chmod(volumeMode)
 }
 
-// find opens a volume's folder.
+// find opens a volume's directory.
 func (f folders) find(top *os.File, name string) (*os.File, error) {
 	dir, err := scrub.OpenBelow(top, name)
 	switch {
@@ -229,8 +229,8 @@ func (f folders) find(top *os.File, name string) (*os.File, error) {
 	return dir, nil
 }
 
-// Delete implements plugin.Deleter. The folder leaves its place at once, so that
-// nobody ever sees half of a volume there.
+// Delete implements plugin.Deleter. It first renames the directory, so that half a volume is never
+// found at its path.
 func (f folders) Delete(ctx context.Context, v plugin.Volume) error {
 	top, err := f.openFor(v)
 	if err != nil {
@@ -240,10 +240,9 @@ func (f folders) Delete(ctx context.Context, v plugin.Volume) error {
 	if err := f.clear(ctx, top, v.Name); err != nil {
 		return err
 	}
-	// The PersistentVolume goes next, for good, and a power cut must not bring the folder
-	// back; also where none was found: who removed it may have been killed before it came
-	// to this. Once is enough, as file systems keep the order: no file goes from a folder
-	// for good that has not left its place for good.
+	// The PersistentVolume is deleted next, and a power cut must not bring the directory back. Sync
+	// even if no directory was found: an earlier call may have been killed between removal and
+	// sync. One sync is enough: file systems write the rename before the removals that follow it.
 	return f.sync(top)
 }
 
@@ -257,8 +256,8 @@ func (f folders) Misses(v plugin.Volume) error {
 		"if that disk is gone for good, write %s into %s and restart the controller", f.root, v.Name, f.path(marker), f.id, id, id, f.path(marker))
 }
 
-// Recycle implements plugin.Recycler: a new folder takes the place of the old one,
-// whose owners, modes and attributes go with it.
+// Recycle implements plugin.Recycler. A new directory replaces the old one, so owners, modes and
+// attributes of the old one are gone too.
 func (f folders) Recycle(ctx context.Context, v plugin.Volume) error {
 	top, err := f.openFor(v)
 	if err != nil {
@@ -290,8 +289,8 @@ func (f folders) openFor(v plugin.Volume) (*os.File, error) {
 	return f.open()
 }
 
-// clear removes what there is of a volume: what an interrupted deletion has left, and
-// the folder at its place.
+// clear removes everything of a volume: the rest of an interrupted deletion, and the directory at
+// its path.
 func (f folders) clear(ctx context.Context, top *os.File, name string) error {
 	grave := graveOf(name)
 	if err := bury(ctx, top, grave, f.root); err != nil {
@@ -311,7 +310,7 @@ func (f folders) clear(ctx context.Context, top *os.File, name string) error {
 	return bury(ctx, top, grave, f.root)
 }
 
-// bury removes a folder that has left its place.
+// bury removes a directory that was renamed for its deletion.
 func bury(ctx context.Context, top *os.File, grave, root string) error {
 	err := scrub.RemoveTree(ctx, top, grave, root)
 	if errors.Is(err, scrub.ErrMount) {

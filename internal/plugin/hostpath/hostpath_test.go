@@ -58,7 +58,7 @@ func entries(t *testing.T, dir string) []string {
 	return names
 }
 
-// volumesIn names what is in a root beside its marker.
+// volumesIn gives the names in a root except its marker.
 func volumesIn(t *testing.T, root string) []string {
 	t.Helper()
 	return slices.DeleteFunc(entries(t, root), hostpath.IsMarker)
@@ -279,7 +279,7 @@ func TestATreeDeeperThanFilesCanBeOpenGoes(t *testing.T) {
 	}
 }
 
-// A volume whose deletion was stopped is nowhere to be found half empty.
+// When a deletion was interrupted, no half-empty volume may be found at its path.
 func TestAVolumeThatIsBeingDeletedIsNotAtItsPlace(t *testing.T) {
 	longest := validation.DNS1123SubdomainMaxLength
 	for _, name := range []string{"a", strings.Repeat("b", unix.NAME_MAX-len(".deleting-")), strings.Repeat("c", unix.NAME_MAX-len(".deleting-")+1), strings.Repeat("d", longest)} {

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// marker is the file in a root that tells it from any other folder which may be found
-	// at its path, such as the one beneath a disk that is not mounted. It holds an id. No
-	// volume's name begins with a dot.
+	// marker is a file in a root that contains its ID. It tells the root from another directory at
+	// the same path, such as the one beneath a disk that is not mounted. No volume's name begins
+	// with a dot.
 	marker = ".tarn-root"
 	// markerMode lets root alone read it, as the root itself.
 	markerMode = 0o600
@@ -57,8 +57,8 @@ func (f folders) mark(top *os.File) (string, error) {
 	return f.readMarker(top)
 }
 
-// makeMarker makes the marker, or leaves it to who was quicker. It comes to its name when
-// it is whole.
+// makeMarker creates the marker, or leaves the one that another process has created meanwhile. The
+// file gets its name only when it is complete.
 func (f folders) makeMarker(top *os.File) error {
 	random := make([]byte, idBytes)
 	if _, err := rand.Read(random); err != nil {
@@ -80,8 +80,8 @@ func (f folders) makeMarker(top *os.File) error {
 	return errors.Join(err, unix.Unlinkat(int(top.Fd()), half, 0), f.sync(top))
 }
 
-// readMarker gives the id of a root; ENOENT where it has none. Anything but an id is an
-// error: whose volumes these are must not be guessed.
+// readMarker gives the ID of a root, or ENOENT if it has no marker. Any other content is an error:
+// the owner of these volumes must not be guessed.
 func (f folders) readMarker(top *os.File) (string, error) {
 	file, err := openAt(top, marker, unix.O_RDONLY|unix.O_NONBLOCK) // that of a pipe would wait
 	switch {

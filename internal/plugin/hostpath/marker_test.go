@@ -27,7 +27,7 @@ func started(t *testing.T, root string) plugin.Plugin {
 	return p
 }
 
-// refused wants an error that says what to do about a root that is another.
+// refused requires an error that says what to do about a different root.
 func refused(t *testing.T, what, root, place string, err error) {
 	t.Helper()
 	if err == nil {
@@ -78,8 +78,8 @@ func TestAMachineThatWasRebootedWithoutItsDiskDeletesNothing(t *testing.T) {
 	must(t, p.Deleter.Delete(t.Context(), v))
 }
 
-// As the error says: whoever writes the id of a disk that is gone for good takes the new
-// one for it, and then what was on the old is gone.
+// The error tells the administrator to write the ID of a lost disk onto the new one. The new disk
+// then stands for the lost one, and volumes on the lost one count as deleted.
 func TestADiskThatIsGoneForGoodIsReplacedByItsID(t *testing.T) {
 	p, root := newRoot(t)
 	asset, err := p.Creator.Create(t.Context(), request("a"))

@@ -11,8 +11,8 @@ import (
 	"tarn.dev/tarn/internal/plugin"
 )
 
-// A call that finds its work done must not take it for written: who did it may have been
-// killed in between, and what follows it in the API is for good.
+// A call that finds its work done must still sync: the earlier call may have been killed before its
+// own sync, and the API write that follows is permanent.
 func TestEachCallEndsWithWhatAPowerCutCannotUndo(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	p, err := New(root, "node-1")

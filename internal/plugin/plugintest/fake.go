@@ -1,6 +1,6 @@
-// Package plugintest holds the suite every in-process plugin must pass, and a fake
-// plugin that passes it, for the tests of whoever drives plugins. It must not know any
-// real plugin.
+// Package plugintest holds the suite that every in-process plugin must pass, and a fake plugin that
+// passes it. The fake is for tests of code that calls plugins. The package must not know any real
+// plugin.
 package plugintest
 
 import (
@@ -42,8 +42,8 @@ func NewFake(name, node string) (*Fake, plugin.Plugin) {
 	return newFake(name, node, "fake-1")
 }
 
-// NewFakeElsewhere gives the same with another storage at the same address, as a machine
-// has it whose disk is not mounted.
+// NewFakeElsewhere gives the same with another storage at the same address, like a machine whose
+// disk is not mounted.
 func NewFakeElsewhere(name, node string) (*Fake, plugin.Plugin) {
 	return newFake(name, node, "fake-2")
 }

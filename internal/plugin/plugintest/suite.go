@@ -20,12 +20,12 @@ type World struct {
 	Another string
 	// Request is one the plugin can serve; the suite gives it names.
 	Request plugin.Request
-	// Unserved are requests it must refuse, by what is wrong with them.
+	// Unserved are requests that the plugin must reject, by what is wrong with them.
 	Unserved map[string]plugin.Request
 	// Foreign are sources that Create does not give for a volume of this name: of
 	// other kinds, outside the plugin's storage, or another volume's.
 	Foreign func(name string) map[string]corev1.PersistentVolumeSource
-	// Write puts a file into a volume, and Files lists what is in one.
+	// Write creates a file in a volume, and Files lists the files of a volume.
 	Write func(t *testing.T, name, file string)
 	Files func(t *testing.T, name string) []string
 	// Names are all volumes in the storage, parts of them included.

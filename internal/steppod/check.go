@@ -26,7 +26,7 @@ type Problem struct {
 	// Line and Column are counted from 1 within the template; 0 where the problem
 	// is not one of syntax.
 	Line, Column int
-	// Message says what is wrong and what is wanted.
+	// Message says what is wrong and what is expected.
 	Message string
 }
 
@@ -198,9 +198,8 @@ var listed = map[string][]string{
 	"methods":     strings.Split(join(recycleMethods), ", "),
 }
 
-// dropEmpty takes from the lists of an evaluated section the items that came to nothing, as
-// "{% if x %}ReadWriteMany{% endif %}" does: a provisioner that has one written out is not
-// accepted.
+// dropEmpty removes empty items from the lists of an evaluated section, as "{% if x
+// %}ReadWriteMany{% endif %}" gives. A provisioner with such an item written out is rejected.
 func dropEmpty(fields map[string]any) {
 	for key := range listed {
 		if list, ok := fields[key].([]any); ok {
@@ -209,8 +208,8 @@ func dropEmpty(fields map[string]any) {
 	}
 }
 
-// checkLists holds the lists of an evaluated section to what checkShape asks of those that
-// are written out: else a claim would be refused for what a template got wrong.
+// checkLists applies the list checks of checkShape to an evaluated section. Otherwise a claim would
+// be rejected for a mistake in a template.
 func checkLists(field string, fields map[string]any) error {
 	none := func(string) bool { return false }
 	for _, key := range sortedKeys(fields) {
@@ -224,8 +223,8 @@ func checkLists(field string, fields map[string]any) error {
 	return nil
 }
 
-// checkList checks a list of allowed values. hidden says of which strings it does not show
-// yet what they come to.
+// checkList checks a list of allowed values. Function hidden says whether a string is a template,
+// so that its value is not known yet.
 func checkList(field string, value any, allowed []string, hidden func(text string) bool) []Problem {
 	list, ok := value.([]any)
 	if !ok {
@@ -252,7 +251,8 @@ func checkList(field string, value any, allowed []string, hidden func(text strin
 	return problems
 }
 
-// CheckPodTemplate gives what is wrong with a pod template, but for what templates in it hide.
+// CheckPodTemplate gives what is wrong with a pod template, except in values that only its
+// templates give.
 func CheckPodTemplate(field string, value any) []Problem {
 	fields, ok := value.(map[string]any)
 	if !ok {

@@ -11,8 +11,8 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// What a template gives is held to the same as what is written out, and a claim is not
-// refused for it: it is the author of the provisioner who can mend it.
+// A list from a template is checked like a list written out. The claim is not rejected for it,
+// because only the author of the provisioner can correct it.
 func TestAListThatATemplateGivesMustBeOneThatMayBeWrittenOut(t *testing.T) {
 	const empty, modes = "must not be empty; leave it out for the default", "is not one of ReadWriteOnce, ReadOnlyMany, ReadWriteMany, ReadWriteOncePod"
 	for _, c := range []struct {

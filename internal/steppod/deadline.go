@@ -13,18 +13,17 @@ import (
 )
 
 const (
-	// deadlineSlack is what the kubelet gets beyond a pod's own deadline before
-	// its failure is declared here: where nobody answers on the node, or the pod
-	// has none.
+	// deadlineSlack is what the kubelet gets beyond a pod's own deadline before Tarn declares the
+	// failure. It is for nodes that do not answer, and for pods without a deadline.
 	deadlineSlack = 15 * time.Second
-	// unstartedSlack is what the kubelet gets for a pod whose containers it has not started.
-	// It waits for the volumes of a pod for about two minutes at a time, and looks at the
-	// deadline only in between.
+	// unstartedSlack is what the kubelet gets for a pod whose containers it has not started. The
+	// kubelet waits about two minutes at a time for the volumes of a pod, and checks the deadline
+	// only in between.
 	unstartedSlack = 3 * time.Minute
 	// deadlineExceeded is the kubelet's reason for the end of a pod at its deadline.
 	deadlineExceeded = "DeadlineExceeded"
-	// containerStatusUnknown is the kubelet's reason for a container it does not find
-	// as the pod ends, which is any that never ran. What it waited for is overwritten.
+	// containerStatusUnknown is the kubelet's reason for a container that it does not find when the
+	// pod ends, like any that never ran. It overwrites what the container waited for.
 	containerStatusUnknown = "ContainerStatusUnknown"
 )
 
@@ -80,10 +79,12 @@ func wasSeenToRun(pod *corev1.Pod) bool {
 	})
 }
 
-// NeverRan says whether the kubelet has ended a pod before the container runtime made a
-// container of it: its image or its Secret was missing. Before the kubelet says that the pod
-// has ended, a container may have started that no status tells of. A phase that Kubernetes'
-// garbage collection of pods has written tells nothing.
+// NeverRan says whether the kubelet has ended a pod before the container runtime created a
+// container, for example because an image or a Secret was missing.
+//
+// It is false until the kubelet reports the end: until then a container may have started that no
+// status shows. It is also false for a phase written by Kubernetes' garbage collection of pods,
+// which proves nothing.
 func NeverRan(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodFailed || Disruption(pod) != "" && !stoppedByKubelet(pod) || len(pod.Status.ContainerStatuses) != len(pod.Spec.Containers) {
 		return false
@@ -95,9 +96,9 @@ func NeverRan(pod *corev1.Pod) bool {
 	})
 }
 
-// UnstartedUntil is until when a pod that has failed for its deadline is worth waiting for:
-// the kubelet has accepted it, has started no container, and is about to say that none ran.
-// It is zero where there is nothing to wait for.
+// UnstartedUntil is how long to wait for the end of a pod that has failed for its deadline. It is
+// nonzero if the kubelet has accepted the pod, has started no container, and will soon report that
+// none ran. It is zero if nothing is worth waiting for.
 func UnstartedUntil(pod *corev1.Pod, now time.Time) time.Time {
 	until := deadlineOf(pod).Add(unstartedSlack)
 	if Ended(pod) || pod.Spec.NodeName == "" || pod.Status.StartTime == nil || hasStarted(pod) || !now.Before(until) {
@@ -106,7 +107,7 @@ func UnstartedUntil(pod *corev1.Pod, now time.Time) time.Time {
 	return until
 }
 
-// keptBy says what is known of why a pod did not end in its time.
+// keptBy says, if known, why a pod did not end before its deadline.
 func keptBy(pod *corev1.Pod, result *tarnv1.PodResult) string {
 	if result != nil && result.Error != "" {
 		return result.Error
@@ -114,15 +115,15 @@ func keptBy(pod *corev1.Pod, result *tarnv1.PodResult) string {
 	return cmp.Or(waitingFor(pod), exits(pod, result, containerStatusUnknown))
 }
 
-// Waits says whether the pod goes on, and waits for something out of the ordinary before
-// a container of it can run. Who observes a pod keeps the message, and gives it to After.
+// Waits says whether the pod continues and something unusual keeps a container from running. The
+// caller keeps the message, and passes it to After.
 func (o Observation) Waits() bool {
 	return o.Message != "" && (o.State == PodStarting || o.State == PodRunning)
 }
 
-// After explains a pod whose time was up by what it was last seen to wait for: of a
-// container that never ran, the kubelet overwrites that as it ends the pod. Every step
-// asks this of its pod, so that each deadline is told with its cause.
+// After adds to a missed deadline what the pod was last seen to wait for. When the kubelet ends a
+// pod, it overwrites that for containers that never ran. Every step calls After for its pod, so
+// that each missed deadline names its cause.
 func (o Observation) After(waited string) Observation {
 	switch {
 	case !o.unexplained:
@@ -136,11 +137,13 @@ func (o Observation) After(waited string) Observation {
 	return o
 }
 
-// BeforeReady is what is observed of a staging pod whose volume is not there yet, and which
-// was started at a time. The first container that fails ends the attempt, whatever the pod's
-// restartPolicy: started again, it would find in /pav what its first run has left there, and
-// fail for that. The pod has 10 minutes, or what volumeStaging.deadlineSeconds says; its own
-// activeDeadlineSeconds, if any, is about the whole of its life.
+// BeforeReady is the observation of a staging pod whose volume is not available yet; started is the
+// time of its start.
+//
+// The first container that fails ends the attempt, whatever the pod's restartPolicy. A restarted
+// container would find in /pav what its first run left there, and fail because of it. The pod has
+// 10 minutes, or volumeStaging.deadlineSeconds. Its own activeDeadlineSeconds, if any, limits its
+// whole life.
 func (o Observation) BeforeReady(pod *corev1.Pod, started *metav1.Time, now time.Time) Observation {
 	if o.State != PodStarting && o.State != PodRunning {
 		return o
@@ -164,7 +167,7 @@ func (o Observation) BeforeReady(pod *corev1.Pod, started *metav1.Time, now time
 	return o
 }
 
-// firstFailure says which container of a pod that goes on has failed first, empty for none.
+// firstFailure says which container of a running pod has failed first; empty if none has.
 func firstFailure(pod *corev1.Pod) string {
 	var first *corev1.ContainerStateTerminated
 	var of corev1.ContainerStatus

@@ -1,10 +1,10 @@
-// Package steppod is volumes made of pods: it turns a section of a PavProvisioner
-// into the pod of one step of one volume, and reads from a pod how the step ended.
+// Package steppod makes volumes with pods. It turns a section of a PavProvisioner into the pod for
+// one step of one volume, and reads from a pod how the step ended.
 //
-// A step is never waited for. Prepare evaluates a section and gives the pod it
-// comes to; Start creates it; Observe reads its state on a later look. The pod's
-// name is derived from a UID, so doing any of these twice is harmless.
+// No call waits for a step. Prepare evaluates a section and gives its pod, Start creates the pod,
+// and Observe reads the pod's state in a later reconcile. The pod's name is derived from a UID, so
+// each call may be repeated.
 //
-// It decides nothing about claims, records or stages and writes nothing but pods:
-// when a step is begun, repeated or given up is the controllers' to say.
+// The package decides nothing about claims, records or stages, and writes nothing but pods. The
+// controllers decide when a step is started, repeated or given up.
 package steppod

@@ -19,10 +19,9 @@ const (
 	fieldNodePod = "nodePodTemplate"
 )
 
-// ExpandsOnNodes says whether a node has something to do when a volume of the
-// provisioner grows. A section that is a template as a whole may have, which shows
-// only there. Where the provisioner is gone, removed by force, nothing tells a node what
-// to do.
+// ExpandsOnNodes says whether nodes must act when a volume of the provisioner grows. A section that
+// is one template counts as yes, because only its evaluation shows its fields. If the provisioner
+// was removed by force, it is no: nothing says what to do.
 func ExpandsOnNodes(p *pavv1.PavProvisioner) bool {
 	if p == nil {
 		return false
@@ -35,7 +34,7 @@ func ExpandsOnNodes(p *pavv1.PavProvisioner) bool {
 	return !isMapping || fields[fieldNodePod] != nil
 }
 
-// templateOf is the field of a step's section that holds its pod.
+// templateOf is the field of a step's section that contains its pod.
 func templateOf(step tarnv1.Step) string {
 	if step == tarnv1.StepNodeExpansion {
 		return fieldNodePod
@@ -81,7 +80,7 @@ func ExpansionVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim
 	return vars, nil
 }
 
-// NodeExpansion is a volume that has to grow on a node where it is staged.
+// NodeExpansion is a volume that must grow on a node where it is staged.
 type NodeExpansion struct {
 	Stage *tarnv1.PavStage
 	// Record is nil for a volume that Tarn has not made, which grows by hand.
@@ -94,10 +93,11 @@ type NodeExpansion struct {
 	Attempt     int32
 }
 
-// NodeExpansionVars is the context of volumeExpansion.nodePodTemplate: those of
-// volumeExpansion.podTemplate and of staging together; of a volume without a record,
-// which no creation has known, those of staging with requestedMinCapacity and newCapacity.
-// capacity is what the claim says it has, which is the old size until the first node has
+// NodeExpansionVars is the context of volumeExpansion.nodePodTemplate: that of
+// volumeExpansion.podTemplate together with that of staging. A volume without a record was not
+// created by Tarn. It has the context of staging, with requestedMinCapacity and newCapacity.
+//
+// Variable capacity is the capacity in the claim's status: the old size until the first node has
 // grown.
 func NodeExpansionVars(e NodeExpansion) (map[string]any, error) {
 	vars := map[string]any{"requestedMinCapacity": e.NewCapacity, "newCapacity": e.NewCapacity}
@@ -134,8 +134,7 @@ func (s *Steps) PrepareExpansion(ctx context.Context, p *pavv1.PavProvisioner, r
 	return s.prepare(recordOrder(tarnv1.StepExpansion, p, record, attempt), section)
 }
 
-// checkExpansion holds the new size against the limits that the creation was held
-// against.
+// checkExpansion checks the new size against the limits that applied to the creation.
 func (s *Steps) checkExpansion(ctx context.Context, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim, newCapacity int64) error {
 	fail := func(reason, format string, args ...any) error {
 		return &StepError{Step: tarnv1.StepExpansion, Reason: reason, Message: fmt.Sprintf(format, args...)}
@@ -159,8 +158,8 @@ func (s *Steps) checkExpansion(ctx context.Context, p *pavv1.PavProvisioner, rec
 	return nil
 }
 
-// PrepareNodeExpansion evaluates what of volumeExpansion is done on a node. There is
-// no Pod where nothing is.
+// PrepareNodeExpansion evaluates the node's part of volumeExpansion. Pod is nil if the node has
+// nothing to do.
 func (s *Steps) PrepareNodeExpansion(ctx context.Context, p *pavv1.PavProvisioner, e NodeExpansion) (*Prepared, error) {
 	vars, err := NodeExpansionVars(e)
 	if err != nil {
@@ -178,9 +177,9 @@ func (s *Steps) PrepareNodeExpansion(ctx context.Context, p *pavv1.PavProvisione
 	}, section)
 }
 
-// ExpansionResult is the size in bytes that a volume has grown to: what the pod wrote
-// to /pav/capacity, else what it was to be. result is nil where there was no pod. The
-// error is a StepError.
+// ExpansionResult is the size in bytes that a volume has grown to. It is what the pod wrote to
+// /pav/capacity, or else the size asked for. result is nil if there was no pod. The error is a
+// StepError.
 func ExpansionResult(record *tarnv1.PavVolume, newCapacity int64, result *tarnv1.PodResult) (int64, error) {
 	fail := func(format string, args ...any) (int64, error) {
 		return 0, &StepError{Step: tarnv1.StepExpansion, Reason: ReasonResultInvalid, Message: fmt.Sprintf(format, args...)}

@@ -18,8 +18,9 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// claims is a live reader of claims, namespace/name to the volume each has, and of
-// volumes by name. It counts what it is asked, and answers fails instead where that is set.
+// claims is a live reader of claims and volumes. It maps namespace/name to the volume of each
+// claim, and gives volumes by name. It counts the reads, and returns the error in fails if that is
+// set.
 type claims struct {
 	client.Reader
 	volumes map[string]string
@@ -56,7 +57,7 @@ func (c *claims) Get(_ context.Context, key client.ObjectKey, object client.Obje
 	return nil
 }
 
-// theClaims are those of the tests: the volume's own namespace is ns.
+// theClaims are the claims of the tests. The volume's own namespace is ns.
 func theClaims() *claims {
 	of := func(driver, namespace string, uid types.UID) corev1.PersistentVolumeSpec {
 		spec := corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: namespace, Name: "other", UID: uid}}
@@ -76,8 +77,8 @@ func theClaims() *claims {
 	}
 }
 
-// evaluators evaluate a template where get_pvc is most used, for a claim of namespace
-// ns, and give what it comes to.
+// evaluators evaluate a template where get_pvc is used most, for a claim of namespace ns, and give
+// its result.
 var evaluators = map[string]func(*testing.T, *claims, pavv1.ClaimAccess, string) (string, error){
 	"creation": func(t *testing.T, reader *claims, access pavv1.ClaimAccess, template string) (string, error) {
 		t.Helper()
@@ -179,7 +180,7 @@ func TestATemplateReadsTheClaimsThatItMay(t *testing.T) {
 	}
 }
 
-// What is told must be the same each time: a message that changes is taken for news.
+// The message must be the same each time: a message that changes is taken for a new failure.
 func TestOfTwoWrongNamesTheFirstIsTold(t *testing.T) {
 	for range 20 { // what goes by the order of a map is right now and then
 		_, err := evaluators["creation"](t, theClaims(), pavv1.ClaimAccessAny, "{{ get_pvc('A', 'B') }}")
@@ -189,7 +190,7 @@ func TestOfTwoWrongNamesTheFirstIsTold(t *testing.T) {
 	}
 }
 
-// Each evaluation may read as often as any: what is tried again must not run out.
+// Each evaluation has the full number of reads, so that retries do not use them up.
 func TestAnEvaluationDoesNotCountTheReadsOfTheLast(t *testing.T) {
 	reader := theClaims()
 	for range 2 {
@@ -221,7 +222,7 @@ func TestWhatTheAPIServerFailsAtIsNoFailureOfTheTemplate(t *testing.T) {
 		for step, evaluate := range evaluators {
 			t.Run(c.name+"/"+step, func(t *testing.T) {
 				reader := theClaims()
-				// A default is for what is absent, and must not hide that nobody could look.
+				// A default is for an absent object, and must not hide a failed read.
 				for _, template := range []string{"{{ get_pvc('other', 'ns', {}).spec.volumeName | default('x') }}", "{{ get_pv('pv-mine', {}).metadata.name | default('x') }}"} {
 					reader.fails = c.fails
 					_, err := evaluate(t, reader, pavv1.ClaimAccessAny, template)

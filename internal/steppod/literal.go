@@ -52,9 +52,10 @@ func unmark(value any, path string, marks jinja.Marks) any {
 	return value
 }
 
-// escape writes text so that the kubelet's expansion gives the text without its marks, with the
-// template's own references expanded. It reads as the kubelet does: what follows a $( of the
-// template is a name up to the next parenthesis, and the kubelet copies an unknown name.
+// escape rewrites text for the kubelet's expansion of $(NAME). The expansion must give the text
+// without its marks, with only the template's own references expanded. escape reads as the kubelet
+// does: the text after a $( of the template is a name up to the next parenthesis, and an unknown
+// name is copied.
 func escape(text string, marks jinja.Marks) string {
 	var out strings.Builder
 	for text != "" {

@@ -36,7 +36,7 @@ func expand(text string) string {
 	return out.String()
 }
 
-// argOf is the one argument of a container whose template has it.
+// argOf is the only argument of a container after evaluation of the template.
 func argOf(template string, vars map[string]any) (string, error) {
 	section := map[string]any{"podTemplate": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"args": []any{template}}}}}}
 	value, err := evaluateLiterally(context.Background(), section, vars, jinja.Limits{})

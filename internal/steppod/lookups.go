@@ -78,8 +78,8 @@ func (l *lookups) claim(ctx context.Context, args []any) (any, error) {
 	return toObject(claim, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
 }
 
-// volume is get_pv(name, default). A volume that it may not show counts as absent, so that
-// nobody learns of it.
+// volume is get_pv(name, default). A volume that it may not show counts as absent, so that its
+// existence stays hidden.
 func (l *lookups) volume(ctx context.Context, args []any) (any, error) {
 	name, _ := args[0].(string)
 	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {

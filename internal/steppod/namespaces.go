@@ -15,8 +15,9 @@ import (
 // anyNamespace among Namespaces allows all.
 const anyNamespace = "*"
 
-// Namespaces are those that step pods may run in. They are root on their nodes, and who may
-// edit their namespace may end them. The first is that of pods whose template names none.
+// Namespaces are the namespaces in which step pods may run. Step pods are root on their nodes, and
+// anyone with write access to the namespace may end them. The first is for pods whose template
+// names none.
 type Namespaces []string
 
 // DefaultNamespaces have no tenants.
@@ -61,8 +62,8 @@ func (n Namespaces) refuse(name string) string {
 // claimed are the variables by which a template reads what users of claims have written.
 var claimed = []string{"get_pv", "get_pvc", "handle", "pv", "pvc"}
 
-// check says what is wrong with the namespace that a pod template names, as far as that shows
-// without evaluating it: a claim may not choose where root runs.
+// check says what is wrong with the namespace in a pod template, as far as that shows without
+// evaluation. A claim must not choose where pods run as root.
 func (n Namespaces) check(field string, template any) []Problem {
 	fields, _ := template.(map[string]any)
 	metadata, _ := fields["metadata"].(map[string]any)

@@ -85,10 +85,10 @@ func isOneNode(terms []corev1.NodeSelectorTerm) bool {
 	return len(terms) == 1 && len(terms[0].MatchFields) > 0
 }
 
-// tolerateNode lets a pod run on the one node that holds its storage, whatever its taints:
-// no other node can do the work, and the consumer tolerates them. The pod stays under a taint
-// that evicts as long as Kubernetes lets every pod stay on a dead node. The tolerations of the
-// author come first, and Kubernetes goes by the first that matches a taint.
+// tolerateNode lets a pod run on the one node that has its storage, whatever its taints. No other
+// node can do the work, and the consumer tolerates the taints. Under a taint that evicts, the pod
+// stays as long as Kubernetes lets every pod stay on a dead node. The author's tolerations come
+// first, because Kubernetes applies the first that matches a taint.
 func tolerateNode(pod *corev1.Pod) {
 	pod.Spec.Tolerations = append(slices.Clip(pod.Spec.Tolerations),
 		corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},

@@ -24,12 +24,12 @@ type PodState string
 
 // The states of a pod.
 const (
-	// PodAbsent: there is no such pod: not begun, or vanished.
+	// PodAbsent: the pod does not exist. It was not started, or it was deleted.
 	PodAbsent PodState = "Absent"
 	// PodForeign: a pod of that name is not ours.
 	PodForeign PodState = "Foreign"
-	// PodGoing: the pod is being deleted and has not ended; what it was to do is
-	// done again when it is gone.
+	// PodGoing: the pod is being deleted and has not ended. Its work is repeated once it is
+	// deleted.
 	PodGoing PodState = "Going"
 	// PodStarting: none of its containers runs yet.
 	PodStarting PodState = "Starting"
@@ -55,17 +55,17 @@ const (
 // Observation is what a look at a pod told.
 type Observation struct {
 	State PodState
-	// Reason and Message say why, in Failed and Foreign; in Starting and Going,
-	// Message says what is waited for, if it is anything out of the ordinary.
+	// Reason and Message say why the state is Failed or Foreign. In Starting and Going, Message
+	// names anything unusual that the pod waits for.
 	Reason, Message string
 	// Result is what the pod left in /pav; never nil in Succeeded.
 	Result *tarnv1.PodResult
 	// Inputs are what the section's other fields came to when the pod was made.
 	Inputs tarnv1.PodInputs
-	// CheckAt is when to look again though no event tells; zero: not needed.
+	// CheckAt is when to reconcile again even without an event; zero if not needed.
 	CheckAt time.Time
-	// unexplained says that the pod's time was up and nothing in it tells why; elsewhere,
-	// where to look then.
+	// unexplained says that the pod missed its deadline and does not show why. elsewhere then says
+	// where to look.
 	unexplained bool
 	elsewhere   string
 	// waits is what kind of thing Message says is waited for, in one word.
@@ -121,8 +121,8 @@ func isStaging(pod *corev1.Pod) bool {
 	return pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepStaging)
 }
 
-// hasResults says whether the node agent will store results for a pod: those of
-// Tarn's own driver alone.
+// hasResults says whether the node agent will store results of a pod: it does only for pods with a
+// volume of Tarn's own driver.
 func hasResults(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.CSI != nil && v.CSI.Driver == tarnv1.ResultsDriver
@@ -145,12 +145,13 @@ func readAnnotation(pod *corev1.Pod, key string, into any) error {
 	return nil
 }
 
-// endPhase is Succeeded or Failed once the pod has ended, else empty. The node agent's
-// word counts before the kubelet's, which comes a second or two later and may know better:
-// a pod that was stopped and exited with 0 looks as if it had done its work. Of what
-// destroys no success is believed before the kubelet has spoken: it cannot be undone, and
-// is seldom waited for. Nor is a failure that left no text in /pav/error: the kubelet has
-// the last lines that the pod has printed.
+// endPhase is Succeeded or Failed once the pod has ended, otherwise empty.
+//
+// The node agent's report is used first: the kubelet's comes a second or two later. Only the
+// kubelet's shows that a pod was stopped. A stopped pod that exits with 0 looks as if it had done
+// its work. So for a step that destroys data, a success counts only when the kubelet reports it,
+// because the next action cannot be undone. A failure without text in /pav/error also waits for the
+// kubelet, which keeps the last lines of the pod's log.
 func endPhase(pod *corev1.Pod, result *tarnv1.PodResult) corev1.PodPhase {
 	phase := pod.Status.Phase
 	switch told := result != nil && result.Succeeded != nil; {
@@ -170,8 +171,8 @@ func stoppedByKubelet(pod *corev1.Pod) bool {
 	})
 }
 
-// destroys says whether the pod's success is the end of something: of the storage, whose
-// record goes, or of the data on it, which the next claim must not find.
+// destroys says whether the pod destroys the storage or the data on it. After its success the
+// record is deleted, or the next claim gets the volume.
 func destroys(pod *corev1.Pod) bool {
 	step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
 	return step == tarnv1.StepDeletion || step == tarnv1.StepRecycling
@@ -192,7 +193,8 @@ func wasStopped(pod *corev1.Pod, result *tarnv1.PodResult) bool {
 	return !endTime(pod).Before(pod.DeletionTimestamp.Add(-grace))
 }
 
-// observeGoing waits for a pod to be gone; what is long overdue is told.
+// observeGoing observes a pod that is being deleted. Its message names the cause if the deletion is
+// overdue.
 func observeGoing(o *Observation, pod *corev1.Pod, now time.Time) {
 	o.State = PodGoing
 	o.CheckAt = pod.DeletionTimestamp.Add(goingTime)
@@ -266,7 +268,7 @@ func observeFailure(o *Observation, pod *corev1.Pod, result *tarnv1.PodResult, n
 	o.State, o.Reason, o.Message = PodFailed, ReasonPodFailed, failure(pod, result)
 }
 
-// failure says why a pod failed, in the order of what tells most.
+// failure says why a pod failed. The most informative source comes first.
 func failure(pod *corev1.Pod, result *tarnv1.PodResult) string {
 	if result != nil && result.Error != "" {
 		return result.Error
@@ -277,8 +279,8 @@ func failure(pod *corev1.Pod, result *tarnv1.PodResult) string {
 	return cmp.Or(Disruption(pod), exits(pod, result, ""), "the pod failed and wrote nothing to /pav/error")
 }
 
-// Disruption says why the cluster has ended a pod, empty if it has not: its node is gone,
-// it was preempted or drained away.
+// Disruption says why the cluster has ended a pod, for example because its node was deleted, or it
+// was preempted or drained. It is empty if the cluster has not.
 func Disruption(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
@@ -315,8 +317,8 @@ func exit(container string, end *corev1.ContainerStateTerminated) string {
 }
 
 const (
-	// maxLastLines and maxLastBytes bound what is told of a termination message: of a log the
-	// last lines tell most. The kubelet keeps at most 80 lines and 4096 bytes.
+	// maxLastLines and maxLastBytes limit how much of a termination message is shown. The last
+	// lines of a log say most. The kubelet keeps at most 80 lines and 4096 bytes.
 	maxLastLines = 10
 	maxLastBytes = 1024
 )

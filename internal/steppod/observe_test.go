@@ -223,7 +223,7 @@ func TestAPodWhoseContainerNeverRanIsExplainedByWhatItWaitedFor(t *testing.T) {
 		name string
 		pod  *corev1.Pod
 		want string
-		// unseen is what is added where nothing was seen of what it waited for.
+		// unseen is added to the message if nothing was seen that the pod waited for.
 		unseen string
 	}{
 		{"what the kubelet has overwritten", podOf(tarnv1.StepCreation, late, container(unknown), result(tarnv1.PodResult{})), "pod ns/p has not ended within 10m0s: no such image", elsewhere},

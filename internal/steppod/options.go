@@ -13,7 +13,7 @@ import (
 	"tarn.dev/tarn/jinja"
 )
 
-// Variables by which a staging template learns how a volume is to be mounted.
+// Variables that give a staging template the mount options of a volume.
 const (
 	varMountOptions = "mountOptions"
 	varFSType       = "fsType"
@@ -27,12 +27,13 @@ const (
 // volumes are to have; the name is Kubernetes' own.
 const FSTypeParameter = "csi.storage.k8s.io/fstype"
 
-// unreadOptions says of a volume that asks for a file system, or for mount options, that
-// the provisioner's staging takes no notice of them: whoever asked would believe to have
-// it. It is empty where there is nothing to say. The volume is staged all the same, as any
-// CSI driver does with options that it does not know. The node agent could not give those
-// that the kernel keeps for each mount, like noexec, either: the container runtime binds
-// what it is given once more, with its own.
+// unreadOptions is a warning for a volume that asks for a file system or for mount options which
+// the provisioner's staging never reads. Without it, the user would believe that they apply. It is
+// empty if there is nothing to warn of.
+//
+// The volume is staged all the same, as a CSI driver does with options it does not know. The node
+// agent cannot apply per-mount options like noexec either: the container runtime bind-mounts the
+// volume again, with its own options.
 func unreadOptions(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) (string, error) {
 	options, fsType := vol.Spec.MountOptions, vol.Spec.CSI.FSType
 	if modeOf(vol) == corev1.PersistentVolumeBlock || len(options) == 0 && fsType == "" {

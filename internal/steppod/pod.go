@@ -22,8 +22,8 @@ const (
 	exchangeVolume = "pav"
 	exchangePath   = "/pav"
 
-	// defaultDeadlineSeconds bounds a pod that should run to its end and whose
-	// author gave no activeDeadlineSeconds.
+	// defaultDeadlineSeconds limits a pod that must run to its end and whose author set no
+	// activeDeadlineSeconds.
 	defaultDeadlineSeconds = 600
 	// maxDeadlineSeconds is the longest deadline of a staging pod, a year.
 	maxDeadlineSeconds = 365 * 24 * 60 * 60
@@ -40,13 +40,13 @@ func PodName(step tarnv1.Step, uid types.UID, attempt int32) string {
 	return fmt.Sprintf("pav-%s-%s-%d", step, uid, attempt)
 }
 
-// StageFolder is where a stage lives on its node, below the node agent's state
-// folder; its subfolder pav is the /pav of the staging and unstaging pods.
+// StageFolder is the directory of a stage on its node, below the node agent's state directory. Its
+// subdirectory pav is the /pav of the staging and unstaging pods.
 func StageFolder(stateDir string, stage types.UID) string {
 	return filepath.Join(stateDir, "stages", string(stage))
 }
 
-// order says what the pod of a step is to be.
+// order describes the pod of a step.
 type order struct {
 	step        tarnv1.Step
 	name        string
@@ -95,9 +95,9 @@ func build(o order, t *podTemplate) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// keepLastWords has the kubelet keep the last lines that a container has printed, where it
-// fails without a termination message and its author has not chosen otherwise. They explain
-// a failure of which /pav/error tells nothing, when the pod is gone.
+// keepLastWords makes the kubelet keep the last lines that a container has printed, if it fails
+// without a termination message. A policy set by the author stays. The lines explain a failure
+// without text in /pav/error after the pod is deleted.
 func keepLastWords(pod *corev1.Pod) {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -108,8 +108,8 @@ func keepLastWords(pod *corev1.Pod) {
 	}
 }
 
-// metadataOf takes of a template's metadata what is an author's to say: namespace,
-// labels and annotations, but none of Tarn's own.
+// metadataOf takes from a template's metadata what its author may set: namespace, labels and
+// annotations, except Tarn's own.
 func metadataOf(o order, t *podTemplate) (metav1.ObjectMeta, error) {
 	invalid := func(field, format string, args ...any) error {
 		return &StepError{Step: o.step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s.podTemplate.metadata.%s: ", sectionNames[o.step], field) + fmt.Sprintf(format, args...)}
@@ -151,9 +151,9 @@ func annotate(pod *corev1.Pod, inputs tarnv1.PodInputs) error {
 	return nil
 }
 
-// pinToNode puts a pod on the node whose kubelet asks for the volume. It bypasses
-// the scheduler, as the original does: the node is not a choice. Taints that would
-// evict it are tolerated, because its consumers are on that node already.
+// pinToNode puts a pod on the node whose kubelet asks for the volume. It bypasses the scheduler, as
+// the original does, because there is no other choice of node. The pod tolerates taints that would
+// evict it: its consumers are on that node already.
 func pinToNode(pod *corev1.Pod, node string) {
 	pod.Spec.NodeName = node
 	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
@@ -161,20 +161,20 @@ func pinToNode(pod *corev1.Pod, node string) {
 	})
 }
 
-// lastToGo is the priority class by which the kubelet ends a staging pod after the
-// pods that use its volume when the node is shut down, never evicts it for pressure,
-// and has the kernel kill it last when memory runs out.
+// lastToGo is the priority class of staging pods. In a node shutdown the kubelet ends them after
+// the pods that use their volumes. The kubelet never evicts them for pressure, and the kernel kills
+// them last when memory runs out.
 const lastToGo = "system-node-critical"
 
-// isCritical says whether the pods of a step are the last to go. Unstaging pods are among
-// them because a node under pressure refuses all others: a pod it has evicted to have room
-// would keep its volume, and the room that takes, until the pressure is over.
+// isCritical says whether the pods of a step have priority class lastToGo. Unstaging pods have it
+// because a node under pressure rejects all others. An evicted consumer would otherwise keep its
+// volume, and the space it takes, until the pressure ends.
 func isCritical(step tarnv1.Step) bool {
 	return step == tarnv1.StepStaging || step == tarnv1.StepUnstaging
 }
 
-// outlive sees to it that a staging pod is not ended before its consumers, and that its
-// volume can be unstaged after them, unless its author gave the pod a priority.
+// outlive keeps a staging pod from being ended before its consumers, and lets its volume be
+// unstaged after them. A priority set by the author stays.
 func outlive(pod *corev1.Pod) {
 	if pod.Spec.PriorityClassName == "" && pod.Spec.Priority == nil {
 		pod.Spec.PriorityClassName = lastToGo
@@ -192,7 +192,7 @@ func withoutPriority(pod *corev1.Pod) *corev1.Pod {
 	return plain
 }
 
-// runToEnd sees to it that a pod whose end is waited for can end.
+// runToEnd makes sure that a pod whose end is awaited can end.
 func runToEnd(step tarnv1.Step, pod *corev1.Pod) error {
 	switch pod.Spec.RestartPolicy {
 	case "":
@@ -207,10 +207,10 @@ func runToEnd(step tarnv1.Step, pod *corev1.Pod) error {
 	return nil
 }
 
-// exchangeSource is where /pav comes from: for a pod that runs to its end an inline
-// volume of Tarn's own CSI driver, whose unpublishing waits until the results are
-// stored; for staging a folder of the node agent, since mounts made in it must
-// reach the host and may not lie where the kubelet cleans up.
+// exchangeSource is the volume behind /pav. A pod that runs to its end gets an inline volume of
+// Tarn's own CSI driver: its unpublishing waits until the results are stored. A staging pod gets a
+// directory of the node agent. Mounts made in it must reach the host, and must not lie where the
+// kubelet cleans up.
 func exchangeSource(folder string) corev1.VolumeSource {
 	if folder == "" {
 		return corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: tarnv1.ResultsDriver}}

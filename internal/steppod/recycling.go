@@ -16,7 +16,7 @@ import (
 // recycleMethods are those that volumeRecycling may do.
 var recycleMethods = []tarnv1.RecycleMethod{tarnv1.RecycleFiles, tarnv1.RecycleZero, tarnv1.RecycleDiscard}
 
-// Passage is a released volume on its way to its next user by the provisioner's own pods.
+// Passage is a released volume that the provisioner's own pods recycle for its next user.
 type Passage struct {
 	Record *tarnv1.PavVolume
 	Volume *corev1.PersistentVolume
@@ -24,14 +24,14 @@ type Passage struct {
 	// their names by it.
 	Claim  types.UID
 	Method tarnv1.RecycleMethod
-	// Handle is what to delete where it is not the volume's own, for a creation that gave
-	// another one; empty else.
+	// Handle is the handle to delete if it is not the volume's own, because a creation gave
+	// another. Otherwise it is empty.
 	Handle string
 }
 
-// RecycleSteps gives the steps, in their order, by which a provisioner's own pods carry
-// out a method; none where it leaves that to others. A section that is a template as a
-// whole may do any, which shows only there.
+// RecycleSteps gives the steps, in order, in which a provisioner's own pods carry out a method. It
+// is empty if the provisioner has no pods for the method. A section that is one template may
+// support any method: only its evaluation shows which.
 func RecycleSteps(p *pavv1.PavProvisioner, method tarnv1.RecycleMethod) []tarnv1.Step {
 	if method == tarnv1.RecycleRecreate {
 		steps := []tarnv1.Step{tarnv1.StepDeletion, tarnv1.StepCreation}
@@ -64,7 +64,7 @@ func hasPod(p *pavv1.PavProvisioner, step tarnv1.Step) bool {
 	return !ok || fields[fieldPod] != nil
 }
 
-// mappingOf is a section as a mapping; ok is false for one that is a template as a whole.
+// mappingOf is a section as a mapping; ok is false if the section is one template.
 func mappingOf(p *pavv1.PavProvisioner, step tarnv1.Step) (fields map[string]any, ok bool) {
 	object, err := objectOf(p, step)
 	if err != nil {
@@ -85,9 +85,9 @@ func RecyclingVars(record *tarnv1.PavVolume, vol *corev1.PersistentVolume, metho
 	return vars, err
 }
 
-// PrepareRecycling evaluates the section of one of the RecycleSteps, for the only pod of
-// that step in a passage; its name tells whether it deletes what has another handle. A
-// section that comes to no pod gives a StepError.
+// PrepareRecycling evaluates the section of one of the RecycleSteps. The pod is the only one of
+// that step in a passage, and its name shows whether it deletes another handle. A section without a
+// pod gives a StepError.
 func (s *Steps) PrepareRecycling(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, passage Passage) (*corev1.Pod, error) {
 	var prepared *Prepared
 	var err error
@@ -139,15 +139,15 @@ func RecyclePodName(step tarnv1.Step, claim types.UID, other bool) string {
 	return PodName(step, claim, 1)
 }
 
-// anew is a record that asks for a volume of the size that it has by now.
+// anew is a record that asks for a volume of the present size.
 func anew(record *tarnv1.PavVolume) *tarnv1.PavVolume {
 	record = record.DeepCopy()
 	record.Spec.RequestedMinCapacity = max(record.Spec.RequestedMinCapacity, record.Status.Capacity)
 	return record
 }
 
-// Recreated is the handle that a creation pod gave a volume that is made anew. Where what
-// it made cannot be used, err says why, a StepError; the handle is what to delete then.
+// Recreated is the handle that a creation pod gave a volume that was recreated. If the new storage
+// cannot be used, err is a StepError that says why, and handle is what to delete.
 func Recreated(record *tarnv1.PavVolume, o Observation) (handle string, err error) {
 	handle = cmp.Or(o.Inputs.Handle, DefaultHandle(record))
 	if told := o.Result; told != nil && told.Handle != nil && checkHandle(*told.Handle) == nil {

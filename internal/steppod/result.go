@@ -17,10 +17,12 @@ import (
 // a volume id.
 const maxHandle = 128
 
-// CreationResult is the handle and the size in bytes of a created volume: what the
-// pod wrote to /pav goes before the section's fields, as in the original's code. The
-// default handle and the size that was asked for come last. inputs are the fields, result what the pod
-// left, nil where there was none. The error is a StepError.
+// CreationResult is the handle and the size in bytes of a created volume. What the pod wrote to
+// /pav comes before the section's fields, as in the original. The default handle and the size asked
+// for come last.
+//
+// The fields are in inputs. Argument result is what the pod left, nil if there was no pod. The
+// error is a StepError.
 func CreationResult(record *tarnv1.PavVolume, inputs tarnv1.PodInputs, result *tarnv1.PodResult) (string, int64, error) {
 	if result == nil {
 		result = &tarnv1.PodResult{}
@@ -70,8 +72,7 @@ func HandleTaken(record *tarnv1.PavVolume, holder kube.Holder) *StepError {
 		cmp.Or(record.Status.Handle, DefaultHandle(record)), holder, record.Spec.Provisioner.Name, record.Name)}
 }
 
-// HandleGoing says that a volume waits until another, whose storage is being deleted, lets
-// its handle go.
+// HandleGoing says that a volume waits for another with its handle, whose storage is being deleted.
 func HandleGoing(handle string, holder kube.Holder) string {
 	return fmt.Sprintf("volumeHandle %q is still that of %s, whose storage is being deleted: the volume is created when that is done. To see the progress: tarn explain volume %s",
 		handle, holder, holder.Name)

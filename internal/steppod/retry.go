@@ -19,10 +19,9 @@ const (
 	LastRetry  = 5 * time.Minute
 )
 
-// RetryAt is when what has failed n times for a volume, n from 1, is tried again: the pause
-// doubles with each. The pause before a creation begins when the one before is undone:
-// counted from the failure, it would go by while a slow machine undoes, and one attempt
-// follow the other.
+// RetryAt is when a step that has failed n times for a volume is retried, n from 1. The pause
+// doubles with each failure. Before a creation the pause begins when the failed one is undone.
+// Counted from the failure, the pause could pass while a slow machine undoes it.
 func RetryAt(record *tarnv1.PavVolume, n int32, now time.Time) *metav1.Time {
 	at := metav1.NewTime(now.Add(kube.Backoff(n, FirstRetry, LastRetry, string(record.UID))))
 	return &at
@@ -46,17 +45,17 @@ func Retried(record *tarnv1.PavVolume, step tarnv1.Step, attempt int32) bool {
 	return strings.TrimSuffix(record.Annotations[tarnv1.AnnotationRetry], currentClass) == RetryAfter(step, attempt, false)
 }
 
-// UndoneWithCurrentClass says whether a deletion attempt gets the parameters the class has
-// now. Only what a failed creation left is undone so. A volume that was in use is where the
-// parameters of its record say: with others, a deletion pod would find nothing there and
-// report success, and the data would stay with nothing that tells of it.
+// UndoneWithCurrentClass says whether a deletion attempt gets the present parameters of the class.
+// Only the rest of a failed creation does. A volume that was in use lies where the parameters in
+// its record say. With other parameters, a deletion pod would find nothing and report success, and
+// the data would stay without a trace.
 func UndoneWithCurrentClass(record *tarnv1.PavVolume, attempt int32) bool {
 	return record.Status.Phase == tarnv1.VolumeUndoing &&
 		record.Annotations[tarnv1.AnnotationRetry] == RetryAfter(tarnv1.StepDeletion, attempt-1, true)
 }
 
-// Forgotten says whether an administrator has given up a record: it is deleted, and the
-// annotation says that this is meant of this record, and not of an earlier one of its name.
+// Forgotten says whether an administrator has given up a record. The record is being deleted, and
+// the annotation names this record and not an earlier one of that name.
 func Forgotten(record *tarnv1.PavVolume) bool {
 	return record.DeletionTimestamp != nil && record.Annotations[tarnv1.AnnotationForget] == string(record.UID)
 }

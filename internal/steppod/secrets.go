@@ -19,10 +19,10 @@ const (
 	secretParameter = "-secret-name"
 )
 
-// UnreadSecret says which parameter of a class names a Secret though no template of the
-// provisioner reads the parameters of a class, empty where there is none. No sidecar
-// stands between that would read it, so whoever named it would believe in vain that it is
-// used. A template that reads any of them may find this one by a name it puts together.
+// UnreadSecret gives the parameter of a class that names a Secret, although no template of the
+// provisioner reads class parameters. It is empty if there is none. Tarn has no sidecar that would
+// read the Secret, so the author of the class would wrongly believe that it is used. A template
+// that reads any parameter may compose this one's name, so it counts as a reader.
 func UnreadSecret(p *pavv1.PavProvisioner, class *storagev1.StorageClass) string {
 	for _, name := range slices.Sorted(maps.Keys(class.Parameters)) {
 		if strings.HasPrefix(name, sidecarPrefix) && strings.HasSuffix(name, secretParameter) && !reads(p, varParams, varClass, varVolume) {

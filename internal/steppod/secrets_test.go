@@ -12,7 +12,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// reading builds a provisioner whose creation pod has an argument.
+// reading builds a provisioner whose creation pod has this argument.
 func reading(argument string) *pavv1.PavProvisioner {
 	return testkit.Provisioner("prov", func(p *pavv1.PavProvisioner) {
 		p.Spec.VolumeCreation = testkit.Section(`{"podTemplate": {"spec": {"containers": [{"name": "c", "args": ["` + argument + `"]}]}}}`)

@@ -79,8 +79,8 @@ type StepError struct {
 
 func (e *StepError) Error() string { return e.Message }
 
-// Recorded is the error as a record keeps it. p is the provisioner it was met with, nil if
-// that is gone.
+// Recorded is the error in the form that a record keeps. p is the provisioner that the step used,
+// nil if it was deleted.
 func (e *StepError) Recorded(p *pavv1.PavProvisioner, now time.Time) *tarnv1.PavVolumeError {
 	recorded := &tarnv1.PavVolumeError{Step: e.Step, Reason: e.Reason, Message: kube.Message(e.Message), Time: metav1.NewTime(now)}
 	if p != nil {
@@ -212,8 +212,7 @@ func decodeJSON(data []byte) (any, error) {
 	return object, nil
 }
 
-// decodeSection turns an evaluated section into its fields, refusing what it does
-// not know.
+// decodeSection decodes the fields of an evaluated section and rejects unknown ones.
 func decodeSection(step tarnv1.Step, object any) (*evaluatedSection, error) {
 	name := sectionNames[step]
 	fields, ok := object.(map[string]any)

@@ -12,8 +12,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// StaticVars is the context of volumeValidation for a volume that was written by hand:
-// what is requested is what the volume has, and there is no class.
+// StaticVars is the context of volumeValidation for a volume that was written by hand. The
+// requested capacity is that of the volume, and there is no class.
 func StaticVars(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (map[string]any, error) {
 	vars, err := volumeVars(vol, claim)
 	if err != nil {
@@ -26,9 +26,9 @@ func StaticVars(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClai
 	return vars, nil
 }
 
-// PrepareStatic evaluates volumeValidation for a volume that was written by hand, and
-// holds the volume against it. One that does not fit gives a StepError with
-// ReasonVolumeRefused. Where the provisioner has no volumeValidation, anything does.
+// PrepareStatic evaluates volumeValidation for a volume that was written by hand, and checks the
+// volume against it. A volume that does not fit gives a StepError with ReasonVolumeRefused. A
+// provisioner without volumeValidation accepts every volume.
 func (s *Steps) PrepareStatic(ctx context.Context, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (*Prepared, error) {
 	if p.Spec.VolumeValidation == nil {
 		return &Prepared{}, nil
@@ -54,9 +54,8 @@ func (s *Steps) PrepareStatic(ctx context.Context, p *pavv1.PavProvisioner, stag
 	return s.prepare(o, section)
 }
 
-// checkVolume holds a volume that was written by hand against an evaluated
-// volumeValidation, in the order of checkClaim. The access modes are those of its claim:
-// what else the volume could do nobody has asked for.
+// checkVolume checks a volume that was written by hand against an evaluated volumeValidation, in
+// the order of checkClaim. It checks the access modes of the claim, not all those of the volume.
 func checkVolume(provisioner string, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, section *evaluatedSection) error {
 	refuse := func(format string, args ...any) error {
 		return &StepError{Step: tarnv1.StepValidation, Reason: ReasonVolumeRefused, Message: fmt.Sprintf("PersistentVolume %q: ", vol.Name) + fmt.Sprintf(format, args...)}

@@ -29,12 +29,12 @@ type Steps struct {
 	Client client.Client
 	// Reader reads live, for get_pvc and get_pv.
 	Reader client.Reader
-	// StateDir is the node agent's folder on every node.
+	// StateDir is the node agent's directory on every node.
 	StateDir string
 	// Namespaces are those that the pods may run in; nil for DefaultNamespaces.
 	Namespaces Namespaces
-	// EventsOf gives the Events about a pod, by which it is told what keeps it from starting;
-	// nil where that is not told. See LiveEvents.
+	// EventsOf gives the Events about a pod, from which Unmounted reads what keeps it from
+	// starting. It may be nil. See LiveEvents.
 	EventsOf func(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error)
 	// Limits bound each evaluation; zero fields mean the engine's defaults.
 	Limits jinja.Limits
@@ -48,7 +48,7 @@ type Prepared struct {
 	Inputs tarnv1.PodInputs
 	// Recovery is volumeStaging's, Rebind where it has none.
 	Recovery tarnv1.StageRecovery
-	// Warning is what whoever uses the volume has to be told of its staging; empty for nothing.
+	// Warning is for the users of the volume, about its staging; empty for none.
 	Warning string
 }
 
@@ -129,7 +129,7 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 		if warning, err = unreadOptions(p, vol); err != nil {
 			return nil, err
 		}
-		// A stage that pods use already is not left lost for a Secret that nobody has read until then.
+		// A stage in use must not stay lost because of a Secret that nothing has read so far.
 		if err := checkSecrets(p, vol); err != nil && !stage.Status.Pod.Staged {
 			return nil, err
 		}
@@ -153,9 +153,8 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 	return prepared, err
 }
 
-// Start creates a prepared pod. A pod of that name that is there already counts as
-// started: Observe tells whether it is ours. A pod the API server refuses for what
-// it is gives a StepError.
+// Start creates a prepared pod. A pod of that name that exists counts as started: Observe says
+// whether it is ours. A pod whose content the API server rejects gives a StepError.
 func (s *Steps) Start(ctx context.Context, pod *corev1.Pod) error {
 	step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
 	err := s.Client.Create(ctx, pod)
@@ -181,8 +180,7 @@ func (s *Steps) Start(ctx context.Context, pod *corev1.Pod) error {
 	}
 }
 
-// adopt sees to it that the pod that is there already is the one that was to be
-// started.
+// adopt checks that the pod of that name is the one to be started.
 func (s *Steps) adopt(ctx context.Context, pod *corev1.Pod) error {
 	live := &corev1.Pod{}
 	err := s.Reader.Get(ctx, client.ObjectKeyFromObject(pod), live)
@@ -199,8 +197,8 @@ func (s *Steps) adopt(ctx context.Context, pod *corev1.Pod) error {
 		"pod %s/%s exists and belongs to something else; delete it to continue", pod.Namespace, pod.Name)}
 }
 
-// Discard deletes a pod that is ours, and no other of that name. A pod that is gone
-// is no error.
+// Discard deletes a pod that is ours, and no other of that name. A pod that no longer exists is no
+// error.
 func (s *Steps) Discard(ctx context.Context, pod *corev1.Pod) error {
 	if pod.DeletionTimestamp != nil {
 		return nil
@@ -276,8 +274,8 @@ func (s *Steps) prepare(o order, section *evaluatedSection) (*Prepared, error) {
 	return prepared, nil
 }
 
-// checkClaim holds a claim against an evaluated volumeValidation, in the original's
-// order: volume mode, access modes, then sizes.
+// checkClaim checks a claim against an evaluated volumeValidation, in the original's order: volume
+// mode, access modes, then sizes.
 func checkClaim(provisioner string, record *tarnv1.PavVolume, section *evaluatedSection) error {
 	fail := func(reason, format string, args ...any) error {
 		return &StepError{Step: tarnv1.StepValidation, Reason: reason, Message: fmt.Sprintf(format, args...)}

@@ -15,9 +15,9 @@ import (
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-// CheckType holds a value, made of maps, lists and scalars, against the Go type of
-// an API object: fields that do not exist, values of another type. With templates,
-// a template may stand for anything. wrong hears of each path that is not right.
+// CheckType checks a value, made of maps, lists and scalars, against the Go type of an API object.
+// It finds unknown fields and values of a wrong type. With templates set, a template may stand for
+// anything. It calls wrong for each path with a mistake.
 func CheckType(path string, t reflect.Type, value any, templates bool, wrong func(path, message string)) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -111,7 +111,7 @@ func isWhole(value any) bool {
 	return false
 }
 
-// plainKey is a key that a path holds as it is.
+// plainKey matches a key that needs no quoting in a path.
 var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // JoinField writes paths as the template engine does: spec.containers[0], and

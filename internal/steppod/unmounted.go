@@ -25,13 +25,13 @@ const (
 // mountReasons are the Events by which the kubelet says that it cannot prepare a pod.
 var mountReasons = []string{"FailedMount", "FailedMapVolume", "FailedAttachVolume", "FailedCreatePodSandBox"}
 
-// startReasons are those of what it does once the pod has its volumes.
+// startReasons are the reasons of the Events that follow once the pod has its volumes.
 var startReasons = []string{"Pulling", "Pulled", "Created", "Started"}
 
 // +kubebuilder:rbac:groups="",resources=events,verbs=list
 
-// Unmounted adds to what was observed of a pod what only the kubelet's Events tell: that the
-// pod does not start because a Secret, a ConfigMap or a volume of it is not there.
+// Unmounted adds to an observation what only the kubelet's Events show: that a pod does not start
+// because a Secret, ConfigMap or volume is missing.
 func (s *Steps) Unmounted(ctx context.Context, pod *corev1.Pod, o Observation, now time.Time) (Observation, error) {
 	if s.EventsOf == nil || pod == nil || o.State != PodStarting || o.Message != "" || pod.Spec.NodeName == "" {
 		return o, nil
@@ -83,10 +83,9 @@ func LiveEvents(live client.Reader) func(context.Context, *corev1.Pod) ([]corev1
 	}
 }
 
-// WaitEvent gives the reason and the note of the Event by which a claim is told what keeps the
-// pod of a step from starting, empty where nothing does. Action names what kind of thing is
-// waited for: it is the Event's action, so that what is told anew of the same kind, as the
-// kubelet's two words for an image, is merged into one Event.
+// WaitEvent gives the action and the note of the Event that tells a claim what keeps the pod of a
+// step from starting. Both are empty if nothing does. The action names the kind of cause. Events
+// with the same action are merged into one, as for the kubelet's two reasons for a missing image.
 func (o Observation) WaitEvent(pod *corev1.Pod) (action, note string) {
 	if !o.Waits() || pod == nil {
 		return "", ""

@@ -16,9 +16,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// RecordVars is the context of the templates of validation, creation and deletion,
-// as the original names it. claim is the claim as it stands, nil for the record's
-// snapshot of it.
+// RecordVars is the context of the templates of validation, creation and deletion, with the
+// original's names. claim is the present claim; nil means the record's snapshot of it.
 func RecordVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (map[string]any, error) {
 	claimObject, err := snapshot(record.Spec.ClaimSnapshot.Raw)
 	if err != nil {
@@ -112,7 +111,7 @@ func modeOf(vol *corev1.PersistentVolume) corev1.PersistentVolumeMode {
 	return ptr.Deref(vol.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 }
 
-// DefaultHandle is the handle of a volume whose provisioner chooses none.
+// DefaultHandle is the handle of a volume whose provisioner sets none.
 func DefaultHandle(record *tarnv1.PavVolume) string { return "pvc-" + string(record.Spec.Claim.UID) }
 
 // SnapshotClaim is the JSON of a claim for a record.

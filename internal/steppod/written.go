@@ -15,14 +15,13 @@ import (
 	"tarn.dev/tarn/jinja"
 )
 
-// Section is a section of a provisioner as it is written, for those who look at
-// provisioners without a volume at hand.
+// Section is a section of a provisioner as written, for use without a volume.
 type Section struct {
 	Step tarnv1.Step
 	// Field is its path from spec on, like spec.volumeCreation.
 	Field string
-	// Object is made of maps, lists, strings, numbers, booleans and nil; nil where
-	// the section cannot be read, which Check tells.
+	// Object is made of maps, lists, strings, numbers, booleans and nil. It is nil if the section
+	// cannot be parsed: Check reports that.
 	Object any
 }
 
@@ -48,11 +47,11 @@ func Sections(p *pavv1.PavProvisioner) []Section {
 // SectionField is the path of a step's section, like spec.volumeCreation.
 func SectionField(step tarnv1.Step) string { return "spec." + sectionNames[step] }
 
-// PodField is the field of a step's section that holds its pod.
+// PodField is the field of a step's section that contains its pod.
 func PodField(step tarnv1.Step) string { return templateOf(step) }
 
-// KnownFields names the fields that the section at a path like spec.volumeCreation
-// may have; nil where there is no such section.
+// KnownFields names the fields that the section at a path like spec.volumeCreation may have. It is
+// nil for an unknown section.
 func KnownFields(section string) []string {
 	for step, known := range fieldsOf {
 		if SectionField(step) == section {
@@ -62,10 +61,9 @@ func KnownFields(section string) []string {
 	return nil
 }
 
-// Variables names what the templates of a step may read, sorted, and the functions
-// that read from the API server.
-// Validation has others for a volume that is made for a claim (Dynamic) than for one
-// that was written by hand (Static); for the other steps the mode says nothing.
+// Variables names what the templates of a step may read, sorted: variables, and functions that read
+// from the API server. The mode matters for validation only. A volume made for a claim (Dynamic)
+// has other variables than a volume written by hand (Static).
 func Variables(step tarnv1.Step, mode pavv1.ProvisioningMode) ([]string, error) {
 	record := &tarnv1.PavVolume{Spec: tarnv1.PavVolumeSpec{
 		ClaimSnapshot: apiextensionsv1.JSON{Raw: []byte("{}")}, ClassSnapshot: apiextensionsv1.JSON{Raw: []byte("{}")},
@@ -98,10 +96,9 @@ func Variables(step tarnv1.Step, mode pavv1.ProvisioningMode) ([]string, error) 
 	return append(slices.Sorted(maps.Keys(vars)), getClaim, getVolume), nil
 }
 
-// Render evaluates the templates of a section and gives what they come to, before
-// any of it is held against what a section may be. own is the namespace of the
-// claim the volume is for. Where a template is at fault the error is a *jinja.Error
-// whose Path begins with the section's Field.
+// Render evaluates the templates of a section and gives the result without checking it. own is the
+// namespace of the volume's claim. A mistake in a template gives a *jinja.Error whose Path begins
+// with the section's Field.
 func (s *Steps) Render(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, own string, vars map[string]any) (any, error) {
 	object, err := objectOf(p, step)
 	if err != nil {

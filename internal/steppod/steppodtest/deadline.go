@@ -23,8 +23,8 @@ func CannotPull(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// TimeIsUp shows it as kubelet and node agent do once it was ended at its deadline: what
-// it waited for is not to be seen any more.
+// TimeIsUp gives the pod as the kubelet and the node agent show it after its deadline: what it
+// waited for is no longer visible.
 func TimeIsUp(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](5)

@@ -26,9 +26,9 @@ import (
 type End struct {
 	// Fails says that its container exits with 1.
 	Fails bool
-	// Result is what it leaves in /pav.
+	// Result is what the pod leaves in /pav.
 	Result tarnv1.PodResult
-	// Stays says that it does not end, but goes on running.
+	// Stays says that the pod keeps running.
 	Stays bool
 }
 
@@ -72,7 +72,8 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	return nil
 }
 
-// Start runs it until the context ends, which the case has to see to in a cleanup made later.
+// Start runs the kubelet until the context ends. The test must end it in a cleanup registered
+// later.
 func (k *Kubelet) Start(ctx context.Context, t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
@@ -83,8 +84,8 @@ func (k *Kubelet) Start(ctx context.Context, t *testing.T) {
 	})
 }
 
-// Ran gives the names of the pods of a step that have run so far, one for each pod,
-// so that a pod that ran twice under one name shows twice.
+// Ran gives the names of the pods of a step that have run so far. A pod that ran twice under one
+// name appears twice.
 func (k *Kubelet) Ran(step tarnv1.Step) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -116,8 +117,8 @@ func (k *Kubelet) run(ctx context.Context, pod *corev1.Pod) error {
 	return k.end(ctx, pod)
 }
 
-// schedule gives a pod a node, without which none has run. It is false for one that was
-// asked to go before: the API server lets none have a node then.
+// schedule gives a pod a node, without which it cannot run. It is false for a pod that is already
+// being deleted: the API server gives it no node.
 func (k *Kubelet) schedule(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	if pod.Spec.NodeName != "" {
 		return true, nil
@@ -177,9 +178,9 @@ func (k *Kubelet) end(ctx context.Context, pod *corev1.Pod) error {
 	return k.confirm(ctx, pod)
 }
 
-// confirm says of a pod that has ended and was asked to go that it may, as kubelets do.
-// The API server removes one that ended before it was asked by itself, in two writes: when
-// the client that asks ends between them, the second is not made, and it is the kubelet's.
+// confirm confirms the end of a pod that is being deleted, as kubelets do. The API server itself
+// removes a pod that ended before its deletion, in two writes. If the deleting client stops between
+// them, the second write is left to the kubelet.
 func (k *Kubelet) confirm(ctx context.Context, pod *corev1.Pod) error {
 	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	if pod.DeletionTimestamp == nil || !ended {

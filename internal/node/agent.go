@@ -40,9 +40,9 @@ import (
 type Options struct {
 	// NodeName is the node's name in the API.
 	NodeName string
-	// KubeletDir is the kubelet's root folder, as the kubelet sees it.
+	// KubeletDir is the kubelet's root directory, as the kubelet sees it.
 	KubeletDir string
-	// StateDir is the agent's own folder.
+	// StateDir is the agent's own directory.
 	StateDir string
 	// CRIEndpoint is the container runtime's socket; empty if it is not given to us.
 	CRIEndpoint string
@@ -92,8 +92,8 @@ func stripProvisioner(object any) (any, error) {
 	return object, nil
 }
 
-// Register builds the agent and adds it to the manager, whose cache must have been
-// made with CacheOptions.
+// Register builds the agent and adds it to the manager. The manager's cache must have been made
+// with CacheOptions.
 func Register(m manager.Manager, o Options) (*Agent, error) {
 	if err := mounts.CheckKernel(); err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (a *Agent) register(m manager.Manager) error {
 		Complete(reconcile.Func(a.reconcileDriver))
 }
 
-// Ready tells whether all volumes of the node are served; it is a readiness check.
+// Ready is a readiness check: it fails until all volumes of the node are served.
 func (a *Agent) Ready(*http.Request) error {
 	if !a.served.Load() {
 		return errors.New("not all CSI sockets are served yet")
@@ -200,7 +200,7 @@ func (a *Agent) node(live client.Reader) func(context.Context) (*corev1.Node, er
 	}
 }
 
-// provisionerOf has the driver looked at when one of its stages comes or goes.
+// provisionerOf enqueues the driver of a stage that is created or deleted.
 func provisionerOf(_ context.Context, stage client.Object) []reconcile.Request {
 	s, ok := stage.(*tarnv1.PavStage)
 	if !ok {
@@ -209,9 +209,10 @@ func provisionerOf(_ context.Context, stage client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: s.Spec.Provisioner.Name}}}
 }
 
-// wanted are the names of all drivers: Tarn's own, those of the provisioners but for
-// names that are somebody else's, and those of stages on this node, whatever has become
-// of their provisioner: the kubelet must be able to unpublish, or the pods could never go.
+// wanted gives the names of all drivers to serve: Tarn's own, and those of the provisioners, except
+// names that another driver has. The drivers of stages on this node are always among them, even
+// without their provisioner. The kubelet must be able to unpublish, otherwise their pods could
+// never be deleted.
 func (a *Agent) wanted(ctx context.Context) (map[string]bool, error) {
 	provisioners, stages := &pavv1.PavProvisionerList{}, &tarnv1.PavStageList{}
 	if err := errors.Join(a.cached.List(ctx, provisioners), a.cached.List(ctx, stages)); err != nil {
@@ -229,16 +230,16 @@ func (a *Agent) wanted(ctx context.Context) (map[string]bool, error) {
 	return names, nil
 }
 
-// nameTaken says whether the CSIDriver of a provisioner's name is somebody else's. Offered
-// all the same, it would take the name from that driver the next time its pod restarts.
-// One that is not judged yet is offered.
+// nameTaken says whether the CSIDriver with a provisioner's name belongs to another driver. If the
+// agent registered the name all the same, that driver would lose it when its pod restarts. A
+// provisioner that was not checked yet is offered.
 func nameTaken(p *pavv1.PavProvisioner) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c metav1.Condition) bool {
 		return c.Status == metav1.ConditionFalse && c.Reason == pavv1.ReasonDriverNameTaken
 	})
 }
 
-// clean removes the sockets an earlier run has left of drivers that are gone.
+// clean removes the sockets that an earlier run has left for drivers that are no longer wanted.
 func (a *Agent) clean(ctx context.Context) error {
 	names, err := a.wanted(ctx)
 	if err != nil {
@@ -264,9 +265,9 @@ func (a *Agent) serveAll(ctx context.Context) bool {
 	return err == nil
 }
 
-// isAnothers says whether a driver is not served because the one whose name it is has
-// registered itself. That is no reason not to be ready: until that one goes the kubelet asks
-// it for the volumes of ours, too, and reconcileDriver tries again.
+// isAnothers says whether a driver is not served because the owner of its name has registered
+// itself. The agent is still ready then. The kubelet asks the owner about our volumes, too, until
+// it is removed, and reconcileDriver retries.
 func (a *Agent) isAnothers(ctx context.Context, name string, failed error) bool {
 	if !errors.Is(failed, driver.ErrServed) {
 		return false

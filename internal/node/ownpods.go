@@ -21,8 +21,8 @@ type ownPods struct {
 	node   string
 }
 
-// Get answers NotFound for a pod of another node: the pod that was meant is gone, and another one
-// has its name.
+// Get answers NotFound for a pod of another node: the pod that the caller means was deleted, and
+// another pod has its name.
 func (o ownPods) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
 	pod, ok := into.(*corev1.Pod)
 	if !ok {

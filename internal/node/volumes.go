@@ -14,7 +14,7 @@ import (
 	"tarn.dev/tarn/internal/node/stages"
 )
 
-// Keys of the volume context, by which the kubelet tells whose a volume is.
+// Keys of the volume context, in which the kubelet names the pod of a volume.
 const (
 	keyEphemeral = "csi.storage.k8s.io/ephemeral"
 	keyPodName   = "csi.storage.k8s.io/pod.name"

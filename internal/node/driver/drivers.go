@@ -26,7 +26,7 @@ type Config struct {
 	Volumes Volumes
 	// Mounts is the mount table, for statistics.
 	Mounts mounts.Mounter
-	// Folder holds one folder a driver, with its CSI socket.
+	// Folder contains one directory per driver, with its CSI socket.
 	Folder string
 	// Registry is where the kubelet looks for registration sockets.
 	Registry string
@@ -36,7 +36,7 @@ type Config struct {
 	Version string
 }
 
-// Drivers serves CSI drivers, more or fewer as time goes.
+// Drivers serves a changing set of CSI drivers.
 type Drivers struct {
 	Config
 
@@ -51,7 +51,7 @@ type Drivers struct {
 type server struct {
 	paths
 	csi, registration *grpc.Server
-	// running waits for both: one that is stopped before it has begun still has its socket.
+	// running waits for both servers. One stopped before it began still has its socket.
 	running sync.WaitGroup
 }
 
@@ -60,9 +60,9 @@ func New(config Config) *Drivers {
 	return &Drivers{Config: config, serving: map[string]*server{}}
 }
 
-// Settle serves a driver that is wanted and ends one that is not. wanted is asked when nobody
-// else is at that driver: of several who come at once the last acts upon what holds then, and
-// none removes the sockets that another one has just made.
+// Settle serves a driver that is wanted, and ends one that is not. It calls wanted while it holds
+// the driver's lock. So the last of several concurrent calls acts on the latest state, and none
+// removes sockets that another call has just created.
 func (d *Drivers) Settle(ctx context.Context, name string, wanted func() (bool, error)) error {
 	defer d.settling.Lock(name)()
 	switch is, err := wanted(); {
@@ -75,8 +75,8 @@ func (d *Drivers) Settle(ctx context.Context, name string, wanted func() (bool, 
 	}
 }
 
-// serve serves the driver, if it is not served yet. CSI is there before the kubelet
-// hears of the driver.
+// serve serves the driver, unless it does already. The CSI socket exists before the kubelet sees
+// the registration.
 func (d *Drivers) serve(ctx context.Context, name string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -128,7 +128,7 @@ func (d *Drivers) prepare(p paths, name string) error {
 // stopGrace is how long calls may still run when their driver ends.
 const stopGrace = 5 * time.Second
 
-// end takes the driver away from the kubelet, then its socket and folder.
+// end unregisters the driver at the kubelet, then removes its socket and directory.
 func (d *Drivers) end(ctx context.Context, name string) error {
 	d.mu.Lock()
 	s := d.serving[name]
@@ -193,10 +193,9 @@ func (d *Drivers) Clean(wanted func(name string) bool) error {
 	return errors.Join(err, failed)
 }
 
-// Close ends all drivers at once and for good. Calls under way are cut off; the kubelet
-// makes them again. The sockets stay, dead, for the next run to replace: if they went,
-// the kubelet would take the drivers off its list meanwhile, and the error it then makes
-// of a mount is one that it takes for final.
+// Close ends all drivers at once and for good. It cuts off running calls, and the kubelet repeats
+// them. The dead sockets stay, for the next run to replace. Without them, the kubelet would remove
+// the drivers from its list, and would treat the error of a mount as final.
 func (d *Drivers) Close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -48,8 +48,8 @@ func (s *service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*cs
 	return &csi.GetPluginInfoResponse{Name: s.name, VendorVersion: s.version}, nil
 }
 
-// GetPluginCapabilities implements the Identity service: there is no controller
-// service, Tarn's controllers talk to the API server alone.
+// GetPluginCapabilities implements the Identity service. There is no controller service: Tarn's
+// controllers talk only to the API server.
 func (s *service) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	return &csi.GetPluginCapabilitiesResponse{}, nil
 }
@@ -64,8 +64,8 @@ func (s *service) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.No
 	return &csi.NodeGetInfoResponse{NodeId: s.node}, nil
 }
 
-// NodeGetCapabilities implements the Node service. There is no NodeStageVolume: what
-// pods share on a node is shared by PavStage, which outlives both agent and kubelet.
+// NodeGetCapabilities implements the Node service. There is no NodeStageVolume: pods on a node
+// share a volume through its PavStage, which outlives both agent and kubelet.
 func (s *service) NodeGetCapabilities(ctx context.Context, _ *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	rpc := func(t csi.NodeServiceCapability_RPC_Type) *csi.NodeServiceCapability {
 		return &csi.NodeServiceCapability{Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}}}

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// maxSocketPath is the longest path a Unix socket can have (sun_path less its final
-// zero). A driver's name may have 63 characters, which is too much in a deep folder.
+// maxSocketPath is the longest path of a Unix socket (sun_path less its final zero). A driver's
+// name may have 63 characters, which is too many in a deep directory.
 const maxSocketPath = 107
 
 // paths are where one driver is served.
@@ -47,11 +47,11 @@ func short(name string) string {
 	return "tarn." + hex.EncodeToString(sum[:8])
 }
 
-// nameFile in a driver's folder tells a later run whose it is.
+// nameFile in a driver's directory tells a later run the name of the driver.
 const nameFile = "name"
 
-// listen replaces a socket that nobody serves any more. One that is served is left
-// alone: it is another driver's, or an earlier run of the agent has not ended yet.
+// listen creates a socket, and replaces one that is no longer served. A served socket stays: it
+// belongs to another driver, or to an earlier run of the agent that has not ended yet.
 func listen(path string) (net.Listener, error) {
 	if err := removeDead(path); err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func removeDead(path string) error {
 	return nil
 }
 
-// registrar tells the kubelet of a driver.
+// registrar registers a driver at the kubelet.
 type registrar struct {
 	registration.UnimplementedRegistrationServer
 

@@ -28,8 +28,8 @@ func (s *service) NodeGetVolumeStats(ctx context.Context, request *csi.NodeGetVo
 	if len(mounts.At(table, path)) == 0 {
 		return nil, status.Errorf(codes.NotFound, "no volume is mounted at %s", path)
 	}
-	// A file system whose server hangs would hang the call, and keep a thread of the
-	// process; the kubelet asks again and again, and the process may not have ten thousand.
+	// If the server of the file system hangs, the call hangs and keeps a thread of the process. The
+	// kubelet asks again and again, and the process may not have ten thousand threads.
 	done := s.measures.DoChan(path, func() (any, error) { return usageOf(path) })
 	select {
 	case <-ctx.Done():
@@ -84,9 +84,8 @@ func usageOf(path string) ([]*csi.VolumeUsage, error) {
 	}, nil
 }
 
-// ownMount opens what is mounted at a path in a mount of its own that is nowhere to be seen:
-// a question that hangs would keep the mount at the path busy, and so the pod that is to give
-// it back.
+// ownMount opens the file system at a path through a private mount. A query that hangs on the path
+// itself would keep that mount busy, and so the pod that must release it.
 func ownMount(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

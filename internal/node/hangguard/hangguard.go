@@ -1,5 +1,5 @@
-// Package hangguard asks what may never be answered, such as a file system whose server
-// hangs: for so long, and once. It must not know what is asked.
+// Package hangguard limits calls that may never return, such as those to a file system whose server
+// hangs. Each call has a time limit, and only one per key runs. It must not know what is called.
 package hangguard
 
 import (
@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// ErrNoAnswer says that there was no answer in time. Whether there ever is one nobody
-// can tell.
+// ErrNoAnswer says that no answer came in time. It may still come, or never.
 var ErrNoAnswer = errors.New("there is no answer")
 
 // Asker asks one question a key at a time. A question that hangs keeps a thread of the
@@ -25,18 +24,21 @@ type question struct {
 	answered chan struct{}
 	// begun is when it was asked.
 	begun time.Time
-	// overdue says that somebody has waited for it in vain, and it had all the time that
-	// one grants.
+	// overdue says that a caller has waited in vain, and that the question had the caller's full
+	// limit.
 	overdue bool
-	// forgotten says that nobody wants to know how long it took.
+	// forgotten says that its duration must not be recorded.
 	forgotten bool
 }
 
-// Ask asks, and waits no longer than limit for the answer. Where an earlier question of the
-// same key is still under way that one is waited for first, and not at all if it is overdue:
-// the own question then has what is left of limit, and is overdue only if somebody after it
-// has waited so long that it had all of that. late is given the answer that comes when nobody
-// waits for it any more; it has to release what that holds.
+// Ask calls ask and waits at most limit for its answer; otherwise the error is ErrNoAnswer. Only
+// one question per key runs at a time.
+//
+// If an earlier question of the key is running, Ask waits for it first. If that one is overdue, Ask
+// fails at once. The new question then has only the rest of limit. So it becomes overdue only when
+// a later caller gives up and it has had that caller's full limit.
+//
+// An answer that comes too late is passed to late, which must release its resources.
 func Ask[T any](a *Asker, key string, limit time.Duration, ask func() (T, error), late func(T, error)) (T, error) {
 	var none T
 	begun := time.Now()
@@ -86,8 +88,8 @@ func (a *Asker) Slow(key string) bool {
 	return a.slow[key]
 }
 
-// Forget drops what is remembered of a key's answers, and of that to a question which is
-// still under way.
+// Forget drops what is remembered of the speed of a key's answers. A question that is still running
+// is not remembered either.
 func (a *Asker) Forget(key string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,8 +99,8 @@ func (a *Asker) Forget(key string) {
 	}
 }
 
-// begin gives the question that may now be asked, by one who came at a time and waits until
-// over; nil if an earlier one is not answered.
+// begin gives the question that the caller may now ask, or nil if an earlier one is not answered in
+// time. The caller came at a time, and waits until over.
 func (a *Asker) begin(key string, came time.Time, limit time.Duration, over <-chan time.Time) *question {
 	begun := came
 	for ; ; begun = time.Now() {
@@ -127,7 +129,7 @@ func (a *Asker) begin(key string, came time.Time, limit time.Duration, over <-ch
 	}
 }
 
-// giveUp notes that somebody does not wait for a question any more who grants it so much time.
+// giveUp notes that a caller with this limit no longer waits for a question.
 func (a *Asker) giveUp(q *question, limit time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

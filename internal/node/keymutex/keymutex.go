@@ -4,8 +4,8 @@ package keymutex
 
 import "sync"
 
-// Mutex is a set of locks, one a key, made as they are needed and dropped when
-// nobody holds or wants them. The zero value is ready for use.
+// Mutex is a set of locks, one per key. A lock exists only while a caller holds it or waits for it.
+// The zero value is ready for use.
 type Mutex struct {
 	mu    sync.Mutex
 	locks map[string]*entry
@@ -23,7 +23,7 @@ func (m *Mutex) Lock(key string) (unlock func()) {
 	return func() { m.release(key, e) }
 }
 
-// TryLock takes the key's lock if nobody has it.
+// TryLock takes the key's lock if it is free.
 func (m *Mutex) TryLock(key string) (unlock func(), ok bool) {
 	e := m.take(key)
 	if !e.mu.TryLock() {

@@ -24,7 +24,7 @@ type Mount struct {
 	Type string
 	// ReadOnly says that this mount may not be written through.
 	ReadOnly bool
-	// Receives says that what is mounted below its origin appears below it too.
+	// Receives says that a mount made below its origin appears below it too.
 	Receives bool
 }
 
@@ -36,14 +36,14 @@ type Mounter interface {
 	// later below the source appears below the target; nothing unmounted at the
 	// target is unmounted at the source.
 	Bind(source *os.File, target string, readOnly bool) error
-	// Replace mounts source as Bind does, in the place of the uppermost mount at
-	// target, which goes (before Linux 6.5: is hidden) though it may be in use. Nobody
-	// ever finds the target without a mount.
+	// Replace mounts source as Bind does, in place of the uppermost mount at target. That mount is
+	// removed although it may be in use; before Linux 6.5 it is hidden. The target is never without
+	// a mount.
 	Replace(source *os.File, target string, readOnly bool) error
 	// Unmount removes the uppermost mount at point.
 	Unmount(point string) error
-	// Detach hides the uppermost mount at point and all below it at once, though
-	// it may be in use; the kernel ends it when the last user goes.
+	// Detach hides the uppermost mount at point and all mounts below it at once, although they may
+	// be in use. The kernel ends them when their last user closes them.
 	Detach(point string) error
 	// List returns the mount table, the older mount first.
 	List() ([]Mount, error)
@@ -54,10 +54,9 @@ type Kernel struct{}
 
 var _ Mounter = Kernel{}
 
-// Bind implements Mounter. The copy is taken from the open file, so what was
-// checked is what is mounted, and it is made read-only and cut off (slave) before
-// anyone can see it: a plain bind mount would be a peer of its source, and
-// unmounting something below the one would unmount it below the other.
+// Bind implements Mounter. The copy is taken from the open file, so the file that was checked is
+// the one mounted. It is made read-only and a slave before it is visible. A plain bind mount would
+// be a peer of its source: an unmount below one would then also unmount below the other.
 func (Kernel) Bind(source *os.File, target string, readOnly bool) error {
 	tree, err := Clone(source, readOnly, true)
 	if err != nil {
@@ -70,9 +69,9 @@ func (Kernel) Bind(source *os.File, target string, readOnly bool) error {
 	return nil
 }
 
-// Clone copies the mount of the directory or file that source is, with all below it,
-// as a tree that is mounted nowhere yet; closing it before it is put somewhere ends
-// it. With receives, what is mounted below the source later appears in it too.
+// Clone copies the mount of the directory or file source, with all mounts below it. The copy is a
+// tree that is not attached anywhere. Closing it before it is attached ends it. With receives,
+// later mounts below the source appear in it too.
 func Clone(source *os.File, readOnly, receives bool) (*os.File, error) {
 	fd, err := unix.OpenTree(int(source.Fd()), "",
 		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
@@ -97,8 +96,8 @@ func Clone(source *os.File, readOnly, receives bool) (*os.File, error) {
 // List implements Mounter.
 func (Kernel) List() ([]Mount, error) { return ListOf("/proc/self") }
 
-// ListOf returns the mount table of a process, the older mount first; process is its
-// folder in /proc. Points are as that process sees them.
+// ListOf returns the mount table of a process, older mounts first. process is the process's
+// directory in /proc. Points are as that process sees them.
 func ListOf(process string) ([]Mount, error) {
 	infos, err := mount.ParseMountInfo(process + "/mountinfo")
 	if err != nil {
@@ -119,7 +118,7 @@ func ListOf(process string) ([]Mount, error) {
 	return table, nil
 }
 
-// CheckKernel tells in one line if the kernel is too old for Kernel.
+// CheckKernel returns a one-line error if the kernel is too old for Kernel.
 func CheckKernel() error {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err == nil {
@@ -154,8 +153,8 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// Real is path as the mount table spells it: symbolic links of every element but
-// the last resolved. A path whose folder does not exist is returned as it is.
+// Real is path as the mount table shows it: symbolic links are resolved in every element but the
+// last. A path whose directory does not exist is returned unchanged.
 func Real(path string) string {
 	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {
@@ -188,7 +187,7 @@ func Under(table []Mount, path string) []Mount {
 	return found
 }
 
-// Inside says whether path is folder or lies below it; both are clean.
+// Inside says whether path is folder or lies below it. Both must be clean.
 func Inside(path, folder string) bool {
 	return path == folder || strings.HasPrefix(path, strings.TrimSuffix(folder, "/")+"/")
 }

@@ -13,11 +13,12 @@ import (
 	"tarn.dev/tarn/internal/node/hangguard"
 )
 
-// Patient is Kernel for one who must not be kept by a server that does not answer, be it
-// that of a file system which is unmounted or of one above that: who unmounts waits for so
-// long, and is told hangguard.ErrNoAnswer, until the kernel is done. Such a mount is in its
-// table for as long, though nothing leads there any more: what the kernel has not written yet
-// is lost to whoever takes the storage away before.
+// Patient is Kernel with a time limit for unmounts. A server that does not answer must not block
+// the caller, be it the server of the unmounted file system or of one above it. After the limit the
+// error is hangguard.ErrNoAnswer, until the kernel is done.
+//
+// Until then List still shows the mount, although no path leads there any more. Data that the
+// kernel has not written yet would be lost if the storage were removed earlier.
 type Patient struct {
 	Kernel
 	limit time.Duration
@@ -29,7 +30,7 @@ type Patient struct {
 
 var _ Mounter = (*Patient)(nil)
 
-// NewPatient returns one who waits no longer than limit.
+// NewPatient returns a Patient that waits at most limit for an unmount.
 func NewPatient(limit time.Duration) *Patient {
 	return &Patient{limit: limit, ending: map[string]Mount{}}
 }
@@ -56,7 +57,7 @@ func (p *Patient) List() ([]Mount, error) {
 	return table, nil
 }
 
-// call is one way to a mount that is to be unmounted.
+// call is one attempt to unmount.
 type call struct{ left bool }
 
 func (p *Patient) unmount(op, point string, flags int) error {
@@ -82,8 +83,8 @@ func (p *Patient) unmount(op, point string, flags int) error {
 	return err
 }
 
-// begin notes what is unmounted from now on. A call that nobody waits for any more ends here:
-// by now something else may be mounted at the point.
+// begin records the mount that is being unmounted. A call whose caller has given up ends here: by
+// now something else may be mounted at the point.
 func (p *Patient) begin(c *call, op, point string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

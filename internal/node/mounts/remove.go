@@ -10,15 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDepth is how many folders RemoveTree has open at most, below the limit of
-// open files a process has; what is deeper is moved up first.
+// maxDepth is how many directories RemoveTree opens at most, below a process's limit of open files.
+// Deeper ones are moved up first.
 const maxDepth = 64
 
-// RemoveTree removes the folder and all in it, and never anything in a mount: it
-// opens each folder below the one before with the kernel refusing to cross into
-// another mount, even one of the same file system, or to follow a symbolic link. A
-// mount in the way is an error that wraps unix.EXDEV or unix.EBUSY, and what is
-// mounted there is untouched. A folder that does not exist is no error.
+// RemoveTree removes the directory and all its content, but nothing in a mount. It opens each
+// directory relative to its parent, and the kernel then crosses no mount, even of the same file
+// system, and follows no symbolic link.
+//
+// A mount in the way is an error that wraps unix.EXDEV or unix.EBUSY, and its content is untouched.
+// A directory that does not exist is no error.
 func RemoveTree(folder string) error {
 	parent, err := openFolder(unix.AT_FDCWD, filepath.Dir(folder), 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -102,8 +103,7 @@ func (r *remover) remove(dir *os.File, name string, depth int) error {
 	return nil
 }
 
-// moveUp puts a folder that is too deep into the top one, whose
-// turn comes again.
+// moveUp moves a directory that is too deep into the top one, where RemoveTree reaches it later.
 func (r *remover) moveUp(dir *os.File, name string) error {
 	for {
 		r.count++

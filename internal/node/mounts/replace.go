@@ -25,7 +25,7 @@ func (Kernel) Replace(source *os.File, target string, readOnly bool) error {
 	return Put(tree, top, OwnFiles)
 }
 
-// OwnFiles is the folder in which the process's open files are found by their numbers.
+// OwnFiles is the directory that shows the process's open files by their numbers.
 const OwnFiles = "/proc/self/fd"
 
 // MovedError says that a path does not lead to the mount it is to lead to.
@@ -36,10 +36,11 @@ func (e *MovedError) Error() string {
 	return e.Point + " no longer leads to what was mounted there; its directories were moved or linked meanwhile"
 }
 
-// Open opens the mount that a table shows, as a place in the file tree (O_PATH), if it
-// is the uppermost one at its point, in the mount namespace of the calling thread. A
-// point has no symbolic links, but who may write in a folder above it can put one there,
-// or another folder: so none is followed, and what is found must have the mount's number.
+// Open opens a mount of a table as a place in the file tree (O_PATH), in the mount namespace of the
+// calling thread. It must be the uppermost mount at its point.
+//
+// A point contains no symbolic links. A process with write access to a directory above could put a
+// link or another directory there. So Open follows no link, and checks the mount's number.
 func (m Mount) Open() (*os.File, error) {
 	place, err := openPlace(m.Point, unix.RESOLVE_NO_SYMLINKS)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -73,14 +74,14 @@ func openPlace(point string, resolve uint64) (*os.File, error) {
 // one at a place (Linux 6.5).
 const moveMountBeneath = 0x200
 
-// Put mounts a tree in the place of a mount that is open, which goes though it may be in
-// use. It acts in the mount namespace of the calling thread, which has its open files in
-// the folder files. A kernel that cannot exchange them keeps the old one, hidden below the
-// new one: there is never no mount.
+// Put mounts a tree in place of an open mount. That mount is removed although it may be in use. Put
+// acts in the mount namespace of the calling thread, whose open files are in the directory files. A
+// kernel that cannot exchange mounts keeps the old one, hidden below the new one. There is always a
+// mount.
 //
-// Both steps are told the open file and no path. A path would be walked twice, and whoever
-// may rename a folder above the mount could lead the second walk to another one: a container
-// would have the read-only mounts taken away that keep it off /proc/sys.
+// Both steps use the open file and no path. A path would be resolved twice. A process that may
+// rename a directory above the mount could lead the second resolution to another mount. A container
+// could so lose the read-only mounts that protect /proc/sys.
 func Put(tree, old *os.File, files string) error {
 	return put(tree, old, files, moveMountBeneath)
 }

@@ -9,10 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EnsureBind makes sure that target shows exactly what source is, and nothing else
-// is mounted there. A target is read-only where that is asked for, and where the mount
-// that source is on is read-only: one that is already right is left alone, anything else is
-// unmounted first. The target is made where it is missing; the folder it is in must
+// EnsureBind makes sure that target shows exactly source, and that nothing else is mounted there.
+// The target is read-only if asked for, or if the mount of source is read-only. A correct mount is
+// left alone; any other is unmounted first. A missing target is created, but its directory must
 // exist.
 func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error {
 	want, err := identify(int(source.Fd()), "", unix.AT_EMPTY_PATH)
@@ -65,8 +64,8 @@ type identity struct {
 	kind         uint16 // the file type of its mode
 }
 
-// identify gives what a file is, as the kernel knows it: the server of its file system is
-// not asked, for one that hangs would keep who asks, with his locks, and the mount.
+// identify gives the kernel's identity of a file. It does not ask the server of the file system: a
+// server that hangs would block the caller with its locks, and keep the mount busy.
 func identify(dir int, path string, flags int) (identity, error) {
 	var is unix.Statx_t
 	if err := unix.Statx(dir, path, flags|unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_INO, &is); err != nil {

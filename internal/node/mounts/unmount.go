@@ -30,17 +30,19 @@ func unmount(op, point string, flags int) error {
 	return unmountIn(parent, op, point, flags)
 }
 
-// openParent opens the folder a point of a mount table lies in, and looks for the point. Such
-// a point has no symbolic links, but below a volume whoever writes there can put one in the
-// place of a folder: then a mount of that name elsewhere on the machine would go, so none is
-// followed. The servers of the file systems above the point are asked for the names on the way.
+// openParent opens the directory of a point in a mount table, and looks up the point. It follows no
+// symbolic links, because a real point contains none. A process with write access to the volume
+// could put a link in place of a directory, and a mount of that name elsewhere on the machine would
+// be unmounted.
+//
+// The servers of the file systems above the point are asked for the names on the path.
 func openParent(op, point string) (*os.File, error) {
 	parent, err := openPlace(filepath.Dir(point), unix.RESOLVE_NO_SYMLINKS)
 	if err != nil {
 		return nil, &os.PathError{Op: op, Path: point, Err: err}
 	}
-	// The last name is asked for here too, lest it is in unmounting: of what comes of it the
-	// kernel tells there.
+	// The last name is looked up here too, so that the unmount itself need not wait for a server.
+	// The unmount reports any error.
 	fd, err := unix.Openat2(int(parent.Fd()), filepath.Base(point), &unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC})
 	if err == nil {
 		_ = unix.Close(fd)
@@ -56,10 +58,9 @@ func unmountIn(parent *os.File, op, point string, flags int) error {
 	return nil
 }
 
-// UnmountTree unmounts every layer of everything mounted at path and below it, the
-// deepest first, and looks at the mount table until nothing is left. With detach
-// not nil, a mount that is busy is detached instead, and detach is told which then;
-// else it is an error.
+// UnmountTree unmounts every layer of every mount at path and below it, the deepest first. It
+// repeats this until the mount table shows none. If detach is not nil, a busy mount is detached
+// instead, and reported to detach. Otherwise a busy mount is an error.
 func UnmountTree(m Mounter, path string, detach func(point string, busy error)) error {
 	left := -1
 	var failed error
@@ -86,9 +87,10 @@ func UnmountTree(m Mounter, path string, detach func(point string, busy error)) 
 	}
 }
 
-// unmountOnce unmounts one layer of each, the deepest and newest first. A mount
-// that is already gone went with another one. After one whose way leads through a server that
-// does not answer only the uppermost are tried, with which all below goes that is detached.
+// unmountOnce unmounts one layer of each mount, the deepest and newest first. A mount that no
+// longer exists was unmounted with another one. After a mount whose path needs a server that does
+// not answer, only uppermost mounts are tried. Detaching one of them also detaches all mounts below
+// it.
 func unmountOnce(m Mounter, found []Mount, detach func(string, error)) error {
 	order := make([]Mount, len(found))
 	for i := range found {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cgroup makes a cgroup (v2) of that path below one of the test's own. When the test ends, what
-// runs in it is killed, and all of it removed.
+// Cgroup creates a cgroup (v2) of that path below one of the test's own. When the test ends, its
+// processes are killed and the cgroups are removed.
 func Cgroup(t testing.TB, path string) (dir string) {
 	t.Helper()
 	root := t.TempDir()

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Server serves a file system with one empty folder, Below, whose names and attributes the
-// kernel asks for each time.
+// Server serves a file system with one empty directory, Below. The kernel asks for its names and
+// attributes each time.
 type Server struct {
 	device *os.File
 	mu     sync.Mutex // held while it hangs
@@ -20,14 +20,14 @@ type Server struct {
 	ended  chan struct{}
 }
 
-// Below is the name of the folder in the file system of a Server.
+// Below is the name of the directory in the file system of a Server.
 const Below = "below"
 
 // Serve mounts a file system with a server at dir, which must exist.
 func Serve(dir string) (*Server, error) { return serve("tarn-test", dir, "fuse.tarn-test", "") }
 
-// ServeBlock mounts one on a block device, of whose end the kernel tells the server: the last
-// unmount waits for its answer.
+// ServeBlock mounts a file system on a block device. The kernel reports the end of such a file
+// system to the server, so the last unmount waits for its answer.
 func ServeBlock(device, dir string) (*Server, error) {
 	return serve(device, dir, "fuseblk", ",blksize=512")
 }
@@ -42,13 +42,14 @@ func serve(source, dir, kind, more string) (*Server, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("mount at %s: %w", dir, err)
 	}
-	// A file only now: Go's poller hears nothing of a device that had no mount when it came.
+	// Create the os.File only now: Go's poller sees no events of a device that was opened before
+	// its mount.
 	s := &Server{device: os.NewFile(uintptr(fd), "/dev/fuse"), ended: make(chan struct{})}
 	go s.run()
 	return s, nil
 }
 
-// Hang has it answer nothing until it goes on or ends.
+// Hang stops all answers until the server continues or ends.
 func (s *Server) Hang() {
 	s.mu.Lock()
 	s.hangs = true
@@ -60,8 +61,7 @@ func (s *Server) GoOn() {
 	s.mu.Unlock()
 }
 
-// End ends it, as its death would: whoever waits for it, and whoever asks afterwards, is
-// told that it is not connected.
+// End ends the server as its death would: pending and later calls fail with "not connected".
 func (s *Server) End() {
 	_ = s.device.Close()
 	if s.hangs {

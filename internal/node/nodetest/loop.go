@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loop makes a block device of that many bytes, whose number it returns. The device is
-// gone when the test ends.
+// Loop creates a block device of that many bytes and returns its number. The device is removed when
+// the test ends.
 func Loop(t testing.TB, size int64) (device uint64) {
 	t.Helper()
 	must := func(err error) {

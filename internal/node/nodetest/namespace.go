@@ -1,6 +1,6 @@
-// Package nodetest runs the tests of the node agent in a mount namespace of their
-// own, so that they can mount for real and nothing they mount is seen outside or
-// outlives them. It is for tests alone and knows nothing of what they test.
+// Package nodetest runs the tests of the node agent in their own mount namespace. They can mount
+// for real, and no mount is seen outside or outlives them. It is only for tests, and knows nothing
+// of what they test.
 package nodetest
 
 import (
@@ -52,8 +52,8 @@ func again() int {
 	return 0
 }
 
-// Tmpfs mounts an empty file system, as shared as a kubelet's folder is, and returns
-// where; everything mounted below it is unmounted when the test ends.
+// Tmpfs mounts an empty file system, shared like a kubelet's directory, and returns its path.
+// Everything mounted below it is unmounted when the test ends.
 func Tmpfs(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "tarn-") // short: sockets lie in it

@@ -1,8 +1,10 @@
-// Package podend tells from the container runtime that a pod has ended, one to two
-// seconds before the kubelet tells the API server, and judges how, whoever has told of its
-// containers' ends. It is a short cut: whoever listens
-// must come to the same end without it. It is left where the kubelet may have ended the pod,
-// as far as its Node shows that; what must not be wrong waits for the kubelet all the same.
+// Package podend learns from the container runtime that a pod has ended, and judges how. That is
+// one to two seconds before the kubelet tells the API server. It judges the ends of containers from
+// any source.
 //
-// It must not know what is done about a pod's end.
+// It is only a short cut: a listener must reach the same result without it. It says nothing if, as
+// far as the Node shows, the kubelet may have ended the pod. A decision that must not be wrong
+// still waits for the kubelet.
+//
+// It must not know what happens after a pod's end.
 package podend

@@ -16,10 +16,10 @@ import (
 
 // Listener wants to know when pods end.
 type Listener interface {
-	// Pods are the uids of those whose end is waited for.
+	// Pods gives the UIDs of the pods whose end the listener waits for.
 	Pods() []types.UID
-	// Stopped is told that a container of the pod has ended. Look asks for what Judge
-	// goes by.
+	// Stopped is called when a container of the pod has ended. It may call look to get the input of
+	// Judge.
 	Stopped(ctx context.Context, pod types.UID, look func(context.Context) (Look, error))
 }
 
@@ -29,9 +29,9 @@ const labelPodUID = "io.kubernetes.pod.uid"
 // lookTimeout bounds what a listener does about one event.
 const lookTimeout = 20 * time.Second
 
-// Follow tells the listeners of the runtime's events until ctx ends. When the stream
-// of events breaks, it is opened again after a pause. node reads the Node this runs on
-// from the API server itself.
+// Follow passes the runtime's events to the listeners until ctx ends. When the event stream breaks,
+// it connects again after a pause. node reads this machine's Node from the API server, not from a
+// cache.
 func Follow(ctx context.Context, endpoint string, node func(context.Context) (*corev1.Node, error), listeners ...Listener) error {
 	conn, err := grpc.NewClient(target(endpoint), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -78,8 +78,8 @@ type follower struct {
 	listeners []Listener
 }
 
-// follow follows one stream. A stream begins with old events; those of pods nobody
-// waits for cost no call.
+// follow follows one stream. A stream begins with old events; those of pods without a listener cost
+// no call.
 func (f *follower) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -99,7 +99,7 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 }
 
-// tell tells those who wait for the pod, or, with no uid, for any.
+// tell calls the listeners that wait for the pod, or for any pod if uid is empty.
 func (f *follower) tell(ctx context.Context, uid types.UID) {
 	for _, l := range f.listeners {
 		for _, pod := range l.Pods() {
@@ -128,8 +128,8 @@ func podOf(event *cri.ContainerEventResponse) types.UID {
 	return ""
 }
 
-// look asks the runtime. The node is asked after it, if at all: one that was read before
-// the pod ended might not say why yet.
+// look asks the runtime. The Node is read only after it and only if needed: a Node read before the
+// pod ended might not show the reason yet.
 func (f *follower) look(ctx context.Context, pod types.UID) (Look, error) {
 	runs, err := f.runs(ctx, pod)
 	if err != nil {

@@ -44,9 +44,9 @@ type Look struct {
 	Ending func(context.Context) string
 }
 
-// Named gives the runs of which only the id is known what the pod's status tells of them. Those
-// it does not tell of are left out. All are where an id may not tell the container's own process:
-// in the process namespace of the node or of the pod, and where a class of runtime has others.
+// Named fills in the container names, from the pod status, for runs known only by ID. Runs that the
+// status does not show are left out. All are left out if an ID may not identify the container's own
+// process. That is so in the process namespace of the node or of the pod, and with a runtime class.
 func (l Look) Named(pod *corev1.Pod) Look {
 	var runs []Run
 	unclear := pod.Spec.HostPID || ptr.Deref(pod.Spec.ShareProcessNamespace, false) || pod.Spec.RuntimeClassName != nil
@@ -104,12 +104,12 @@ func ShapeOf(pod *corev1.Pod) Shape {
 	return s
 }
 
-// Judge tells from the runs of its containers whether a pod has ended for good, so
-// surely that the kubelet cannot come to another answer. Where it could (a restart is
-// due or possible, the pod's deadline had passed, the runtime has forgotten a
-// container), nothing is said. Nor is it where a pod seems to have succeeded while the
-// kubelet may be ending pods: many exit with 0 on SIGTERM, and no runtime tells why a
-// container ended. Those that fail have, whoever ended them.
+// Judge says from the runs of its containers whether a pod has ended for good, but only if the
+// kubelet cannot decide otherwise. It says nothing if a restart is due or possible, the pod's
+// deadline had passed, or the runtime has forgotten a container.
+//
+// It also says nothing about a success while the kubelet may be ending pods. Many containers exit
+// with 0 on SIGTERM, and no runtime says why a container ended. A failure counts in any case.
 func Judge(ctx context.Context, s Shape, l Look) Ending {
 	end := judge(s, l.Runs)
 	if end.Succeeded && l.Ending(ctx) != "" {

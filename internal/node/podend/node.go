@@ -6,12 +6,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// endsPods says why the kubelet of a node may be ending pods: it evicts them under pressure,
-// and in a graceful shutdown it is not ready any more. Empty where nothing shows that.
+// endsPods says why the kubelet of a node may be ending pods. It evicts pods under pressure, and in
+// a graceful shutdown the Node is not ready. It is empty if the Node shows no such reason.
 //
-// A Node shows a pressure up to ten seconds after the kubelet has felt it, so the first pod
-// that is evicted at once comes before; and those that the kubelet ends in favour of a static
-// one, or for more storage than their own limit, never show there.
+// A Node shows a pressure up to ten seconds after the kubelet has detected it, so the first
+// eviction may come earlier. A Node never shows pods that the kubelet ends in favour of a static
+// pod, or for exceeding their own storage limit.
 func endsPods(node *corev1.Node) string {
 	ready := false
 	for _, c := range node.Status.Conditions {

@@ -1,8 +1,7 @@
-// Package procns finds the containers of pods among the machine's processes. It exchanges
-// mounts inside running ones: a container has a copy of the kubelet's mounts from when it
-// was started, which nothing done outside can change any more. And it hears from the kernel
-// that one has ended.
+// Package procns finds the containers of pods among the machine's processes, and sees through the
+// kernel when one ends. It exchanges mounts inside running containers. A container has its own copy
+// of the kubelet's mounts from its start, and no mount outside changes that copy any more.
 //
-// It knows containers by the cgroups the kubelet puts a pod's processes into. It must
+// It identifies containers by the cgroups into which the kubelet puts a pod's processes. It must
 // not know of volumes, stages or the API.
 package procns

@@ -18,9 +18,9 @@ import (
 
 // Container is a mount namespace that processes of a pod live in.
 type Container struct {
-	// Pod is whose it is.
+	// Pod is the UID of its pod.
 	Pod types.UID
-	// Process is the folder in /proc of one of its processes.
+	// Process is the directory in /proc of one of its processes.
 	Process string
 	// Namespace is the number of the mount namespace.
 	Namespace uint64
@@ -66,8 +66,8 @@ func Find(pods []types.UID) ([]Container, error) {
 	return found, nil
 }
 
-// processes gives the folders of all processes, the oldest number first: what a
-// container was started with comes before what has changed its root since.
+// processes gives the directories of all processes, the lowest number first. A container's initial
+// process so comes before those that have changed their root since.
 func processes(entries []os.DirEntry) []string {
 	var numbers []int
 	for _, e := range entries {
@@ -121,8 +121,8 @@ func (c cgroups) containerOf(process string) (pod types.UID, container string, e
 	return "", "", nil
 }
 
-// containerIn is the id of the container in a cgroup's path from the pod's name on, empty if
-// it is the pod's own. Runtimes name a container's cgroup after its id: pod.../ID,
+// containerIn gets the container ID from the part of a cgroup path after the pod's name. It is
+// empty for the pod's own cgroup. Runtimes name a container's cgroup after its ID: pod.../ID,
 // pod.../crio-ID, pod....slice/cri-containerd-ID.scope, pod....slice:cri-containerd:ID.
 func containerIn(path string) string {
 	path, _, _ = strings.Cut(path, "\n")

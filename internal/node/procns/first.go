@@ -14,7 +14,7 @@ import (
 
 // First is the first process of a container: with its end the container ends.
 type First struct {
-	// Pod is whose container it is.
+	// Pod is the UID of the container's pod.
 	Pod types.UID
 	// Container is the container runtime's id of it.
 	Container string
@@ -22,10 +22,10 @@ type First struct {
 	file *os.File
 }
 
-// Firsts gives the first processes of the pods' containers, by looking at every process of the
-// machine that /proc shows. Each is to be closed. Left out are containers that have no process
-// namespace of their own, which end with a process that nothing tells from their others. Those
-// found are given with an error too.
+// Firsts gives the first processes of the pods' containers. It checks every process of the machine
+// that /proc shows. The caller must close each. Containers without their own process namespace are
+// left out: nothing shows which of their processes is the first. With an error, the processes found
+// are still returned.
 func Firsts(pods []types.UID) ([]*First, error) {
 	if len(pods) == 0 {
 		return nil, nil
@@ -84,8 +84,8 @@ func (c cgroups) open(process string) (*First, error) {
 	return first, nil
 }
 
-// Wait waits until the process has ended, and gives the code it ended with, as a shell
-// tells it; known says whether the kernel knows it (since Linux 6.15). It fails once f is closed.
+// Wait waits until the process has ended and gives its exit code, in the form of a shell. known
+// says whether the kernel reports the code (since Linux 6.15). Wait fails once f is closed.
 func (f *First) Wait() (code int32, known bool, err error) {
 	raw, err := f.file.SyscallConn()
 	if err != nil {
@@ -104,7 +104,7 @@ func (f *First) Wait() (code int32, known bool, err error) {
 // Close ends a Wait.
 func (f *First) Close() { _ = f.file.Close() }
 
-// exited says whether a process has, be it that nobody has asked for its exit code yet.
+// exited says whether a process has ended, even if its parent has not collected the exit code yet.
 func exited(fd int) bool {
 	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 	return n > 0 && err == nil
@@ -123,8 +123,8 @@ const (
 	pidfdInfoExit = 1 << 3
 )
 
-// exitCode asks for the code a process has ended with. The kernel tells when the process has
-// been waited for by who started it, which is told as another event; not done is it until then.
+// exitCode reads the exit code of an ended process. The kernel gives it once the parent has waited
+// for the process, which is another event. Until then done is false.
 func exitCode(fd int) (code int32, known, done bool) {
 	info := pidfdInfo{mask: pidfdInfoExit}
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), pidfdGetInfo, uintptr(unsafe.Pointer(&info)))

@@ -20,12 +20,12 @@ var ErrUserNamespace = errors.New("the container has its own user namespace, who
 // errEnded says that a container's process has ended; another one may have its number.
 var errEnded = errors.New("the container has ended")
 
-// Replace mounts what source is in the container, in the place of old, one of the
-// mounts of its table, read-only as that one is. What was mounted below it goes with
-// it. A container that has ended is no error; one that has moved the folders above the
-// mount since the table was read is, and nothing is done to it, nor where the way to the
-// mount leads through a file system whose server does not answer within limit
-// (hangguard.ErrNoAnswer): a volume may be mounted below another one.
+// Replace mounts source in the container in place of old, a mount of its table, and read-only if
+// old is. Mounts below old are removed with it. A container that has ended is no error.
+//
+// It is an error if the container has moved the directories above the mount since the table was
+// read. It is hangguard.ErrNoAnswer if a server on the path to the mount does not answer within
+// limit, as a volume may be mounted below another. Nothing is changed in both cases.
 func (c Container) Replace(asks *hangguard.Asker, limit time.Duration, old mounts.Mount, source *os.File) error {
 	same, err := sameUsers(c.Process)
 	if err != nil && vanished(err) {
@@ -70,8 +70,8 @@ func (c Container) Replace(asks *hangguard.Asker, limit time.Duration, old mount
 // wayTo is the key of the questions for the way to a mount of the container's.
 func (c Container) wayTo(m mounts.Mount) string { return fmt.Sprint(c.Namespace, " ", m.ID) }
 
-// open opens a mount of the container's and no other, wherever the container's paths lead
-// meanwhile. Whoever serves the file systems above it is asked for the names on the way.
+// open opens this mount of the container and no other, even if the container's paths change
+// meanwhile. The servers of the file systems above it are asked for the names on the path.
 func (c Container) open(old mounts.Mount) (place *os.File, err error) {
 	err = c.within(func() error {
 		place, err = old.Open()
@@ -80,8 +80,7 @@ func (c Container) open(old mounts.Mount) (place *os.File, err error) {
 	return place, err
 }
 
-// put puts a tree in the place of a mount that is open; nobody is asked for a path. files is
-// mounts.OwnFiles.
+// put puts a tree in place of an open mount, without resolving a path. files is mounts.OwnFiles.
 func put(tree, place, files *os.File) error {
 	if err := unix.Fchdir(int(files.Fd())); err != nil { // the thread's own, and ends with it
 		return fmt.Errorf("change directory to %s: %w", files.Name(), err)
@@ -89,8 +88,8 @@ func put(tree, place, files *os.File) error {
 	return mounts.Put(tree, place, ".")
 }
 
-// within calls do in the container's mount namespace, on a thread of its own; errEnded if
-// that is gone.
+// within calls do in the container's mount namespace, on its own thread. The error is errEnded if
+// the namespace no longer exists.
 func (c Container) within(do func() error) error {
 	space, err := os.Open(c.Process + "/ns/mnt")
 	if err != nil && vanished(err) {

@@ -15,17 +15,16 @@ import (
 	"tarn.dev/tarn/api/v1alpha1"
 )
 
-// Limits in bytes. A handle goes into a PersistentVolume and a capacity is a number;
-// an error goes into an annotation, which all together may have 256 KiB.
+// Limits in bytes. A handle becomes part of a PersistentVolume and a capacity is a number. An error
+// becomes an annotation, and all annotations together may have 256 KiB.
 const (
 	maxValue     = 4 << 10
 	maxErrorRead = 64 << 10
 	maxError     = 4 << 10
 )
 
-// ReadResults reads handle, capacity and error of a pod that has ended. What is wrong
-// with a file is told in Unreadable; an error is returned only when the folder itself
-// cannot be read.
+// ReadResults reads handle, capacity and error of a pod that has ended. Unreadable says what is
+// wrong with a file. The error is for a directory that cannot be read.
 func ReadResults(folder string) (v1alpha1.PodResult, error) {
 	var result v1alpha1.PodResult
 	dir, err := openFolder(folder)
@@ -104,10 +103,9 @@ func openFolder(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// readFile reads a regular file of the folder. It is opened in two steps, first
-// without any effect (a named pipe would block, a device might act), then, when it is
-// known to be a regular file, for reading. With cut, what is beyond the limit is left
-// out, else it is an error.
+// readFile reads a regular file of the directory. It first opens the file without side effects,
+// because a named pipe would block and a device might act. It opens a regular file for reading
+// then. With cut, text beyond the limit is dropped; otherwise that is an error.
 func readFile(dir *os.File, name string, limit int64, cut bool) (text string, found bool, err error) {
 	fd, err := unix.Openat2(int(dir.Fd()), name, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WrongVolumeError says what is wrong with /pav/volume, in words for the author of
-// the staging pod. Nothing but another staging pod will change it.
+// WrongVolumeError says what is wrong with /pav/volume, for the author of the staging pod. Only
+// another staging pod can change it.
 type WrongVolumeError struct {
 	Problem string
 	// Dead says that it is on a mount whose server has ended.
@@ -28,7 +28,7 @@ func wrong(format string, args ...any) error {
 
 // Volume is what /pav/volume was found to be.
 type Volume struct {
-	// File holds it open as a place in the file tree (O_PATH).
+	// File keeps it open as a place in the file tree (O_PATH).
 	File *os.File
 	// Path is where it is on the node, all symbolic links resolved.
 	Path string
@@ -44,11 +44,12 @@ type Volume struct {
 // resolved, which makes the kernel give up with EAGAIN.
 const resolveTries = 16
 
-// OpenVolume finds /pav/volume of the stage whose folder holds "pav". Symbolic links
-// are followed as the pod sees them: the kernel resolves them with the stage's folder
-// as the root of the file tree, so "/pav/x" is what it is in the container, and no
-// link, "..", or race leads out. It must be a directory or, if block, a block device
-// of exactly capacity bytes. A *WrongVolumeError says that it is not.
+// OpenVolume opens /pav/volume of a stage; stage is the directory that contains "pav". Symbolic
+// links are followed as the pod sees them: the kernel takes the stage's directory as the root of
+// the file tree. So "/pav/x" is the container's path, and no link, "..", or race leads out.
+//
+// The volume must be a directory or, with block set, a block device of exactly capacity bytes.
+// Otherwise the error is a *WrongVolumeError.
 func OpenVolume(stage string, block bool, capacity int64) (*Volume, error) {
 	root, err := openFolder(stage)
 	if err != nil {

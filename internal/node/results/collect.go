@@ -10,8 +10,8 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// Collect learns of the volumes an earlier run has left, and unmounts and removes
-// those whose pod does not exist any more. It is called before any volume is served.
+// Collect finds the volumes that an earlier run has left, and unmounts and removes those whose pod
+// does not exist any more. Call it before any volume is served.
 func (r *Results) Collect(ctx context.Context) error {
 	entries, err := os.ReadDir(r.Folder)
 	if errors.Is(err, os.ErrNotExist) {

@@ -22,8 +22,8 @@ func (r *Results) Pods() []types.UID {
 	return uids
 }
 
-// Stopped implements podend.Listener: it stores the pod's result if the pod has surely
-// ended. What it cannot do is done when the kubelet unpublishes.
+// Stopped implements podend.Listener: it stores the pod's result if the pod has certainly ended.
+// Anything left undone is done when the kubelet unpublishes.
 func (r *Results) Stopped(ctx context.Context, uid types.UID, look func(context.Context) (podend.Look, error)) {
 	k, known := r.keyOf(uid)
 	if !known {

@@ -14,7 +14,8 @@ import (
 	"tarn.dev/tarn/internal/node/podend"
 )
 
-// record says whose a folder is; it lies beside the pav folder, out of the pod's reach.
+// record says which pod a directory belongs to. It lies beside the pav directory, where the pod
+// cannot reach it.
 type record struct {
 	VolumeID  string    `json:"volumeID"`
 	Namespace string    `json:"namespace"`
@@ -27,7 +28,7 @@ type record struct {
 
 const recordFile = "record.json"
 
-// key is the name of the volume's folder. Volume ids are the kubelet's and long.
+// key is the name of the volume's directory. Volume IDs come from the kubelet and are long.
 func key(volumeID string) string {
 	sum := sha256.Sum256([]byte(volumeID))
 	return hex.EncodeToString(sum[:16])
@@ -37,8 +38,8 @@ func (r *Results) folder(key string) string { return filepath.Join(r.Folder, key
 
 func (r *Results) pav(key string) string { return filepath.Join(r.Folder, key, "pav") }
 
-// keep makes the volume's folder and record. The pod may run as any user, so anyone
-// may write in pav; the folder around it lets nobody but root in.
+// keep creates the volume's directory and record. The pod may run as any user, so any user may
+// write in pav. Only user root may enter the directory around it.
 func (r *Results) keep(k string, rec *record) error {
 	if err := os.MkdirAll(r.folder(k), 0o700); err != nil {
 		return err

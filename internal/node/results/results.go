@@ -29,7 +29,7 @@ type Config struct {
 	Live client.Reader
 	// Mounts is the mount table.
 	Mounts mounts.Mounter
-	// Folder holds one folder a volume.
+	// Folder contains one directory per volume.
 	Folder string
 	// KubeletFolder is the kubelet's root; every target lies in it.
 	KubeletFolder string
@@ -135,8 +135,8 @@ func (r *Results) Unpublish(ctx context.Context, volumeID, target string) error 
 	return nil
 }
 
-// drop removes the volume's folder. Something of the pod's may be mounted in it only
-// if the mount table was shared with it, which it is not; a mount is an error.
+// drop removes the volume's directory. The pod cannot mount anything in it, because its mount table
+// is not shared. So a mount there is an error.
 func (r *Results) drop(k string, rec *record) error {
 	if rec != nil {
 		r.forget(rec.UID, k)

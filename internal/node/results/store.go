@@ -17,9 +17,8 @@ import (
 	"tarn.dev/tarn/internal/node/resultdir"
 )
 
-// store puts what the pod has left in /pav on the pod, with how it ended as far as
-// that is known. Nothing is to be stored when the pod is gone or has a result that
-// tells as much already.
+// store writes what the pod has left in /pav to the pod's annotation, and how the pod ended if
+// known. It stores nothing if the pod was deleted, or already has a result that says as much.
 func (r *Results) store(ctx context.Context, k string, rec *record, end podend.Ending) error {
 	pod, err := r.pod(ctx, rec.Namespace, rec.Pod, rec.UID)
 	if err != nil || pod == nil {

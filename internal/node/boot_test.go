@@ -36,8 +36,8 @@ func ofAnotherBoot(folder string) error {
 	return os.WriteFile(path, data, 0o600)
 }
 
-// After a boot the record says Staged, as before: the stage, the folder and what the
-// staging pod has written there are on the disk, what it did beside that is not.
+// After a boot the record still says Staged. The stage, the directory and the staging pod's files
+// are on the disk, but the pod's other work is lost.
 func TestWhatWasStagedBeforeTheLastBootIsStagedAnew(t *testing.T) {
 	for name, c := range map[string]struct {
 		stage func() func(pav string) (tarnv1.StagePodPhase, string)
@@ -89,8 +89,8 @@ func (w *world) boot(stage tarnv1.PavStage, target string, mounted bool) {
 	}
 }
 
-// publishedAnew asks as the kubelet does, again after each refusal. What it gets must not
-// have a file that the volume of before had.
+// publishedAnew publishes as the kubelet does, with a retry after each rejection. The new volume
+// must not contain a file of the earlier one.
 func (w *world) publishedAnew(volume *corev1.PersistentVolume, pod, old string) {
 	w.Helper()
 	w.eventually("the volume is published", func() error {

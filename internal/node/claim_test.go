@@ -58,15 +58,15 @@ func consumer(w *world, name string, phase corev1.PodPhase) *corev1.Pod {
 	return pod
 }
 
-// of tells whose a target is, as the kubelet does.
+// of names the pod of a target, as the kubelet does.
 func of(pod *corev1.Pod) func(*csi.NodePublishVolumeRequest) {
 	return func(r *csi.NodePublishVolumeRequest) {
 		r.VolumeContext = map[string]string{keyPodName: pod.Name, keyNamespace: pod.Namespace, keyPodUID: string(pod.UID)}
 	}
 }
 
-// tellDoomed tells in the stages that their claim is being deleted, as the stage controller does,
-// and waits until the agent has heard of it.
+// tellDoomed records in the stages that their claim is being deleted, as the stage controller does,
+// and waits until the agent sees it.
 func tellDoomed(w *world, claim *corev1.PersistentVolumeClaim) {
 	w.Helper()
 	for _, s := range w.stages() {

@@ -67,7 +67,7 @@ func (w *world) answerTheOne(readOnly bool, attempt int32, bytes int64, phase ta
 	})
 }
 
-// unanswered says whether nobody has answered yet that the volume is to grow.
+// unanswered says whether the request to grow has no answer yet.
 func unanswered(stage *tarnv1.PavStage) bool {
 	want, have := stage.Status.Node.Expansion, stage.Status.Pod.Expansion
 	return want != nil && (have == nil || have.Attempt != want.Attempt)
@@ -186,8 +186,8 @@ func TestAVolumeGrowsWhenTheKubeletAsks(t *testing.T) {
 	w.nothingIsLeft()
 }
 
-// The kubelet asks once for a volume, whatever its pods have of it, so that one call is for
-// the stage that is written to and for the one that is read.
+// The kubelet asks once per volume, whatever its pods do with it. So one call is for both stages:
+// the one written to and the one only read.
 func TestBothStagesOfAVolumeGrowWhenTheKubeletAsksForOne(t *testing.T) {
 	const larger = 2 << 20
 	w := newWorld(t)
@@ -215,7 +215,7 @@ func TestBothStagesOfAVolumeGrowWhenTheKubeletAsksForOne(t *testing.T) {
 	}
 	attempts(1, 1)
 
-	// The next call, by whatever path, asks the one that has failed, and no other.
+	// The next call, by any path, asks only the stage that has failed.
 	call = w.grow(volume, readOnly, larger)
 	w.answerTheOne(true, 2, larger, tarnv1.StageExpansionSucceeded, "")
 	if got := <-call; got.err != nil || got.answer.CapacityBytes != larger {
@@ -303,13 +303,14 @@ func TestABlockDeviceThatStaysTooSmallIsTriedAgain(t *testing.T) {
 		w.answer(attempt+1, largest, tarnv1.StageExpansionSucceeded, "")
 		tooSmall(call, largest)
 	}
-	// An agent that is started again tells what it finds before it asks.
+	// A restarted agent reports the result that it finds before it asks again.
 	w.stop()
 	w.start()
 	w.eventually("the driver is served", func() error { return w.served(provisioner) })
 	tooSmall(w.grow(volume, target, largest), largest)
 
-	// What it has is not asked for; what is less than before, and more than that, is at once.
+	// A size that the volume has is not asked for. A smaller one and a larger one are answered at
+	// once.
 	has(w.grow(volume, target, size), size, 2)
 	call := w.grow(volume, target, larger)
 	w.answer(3, larger, tarnv1.StageExpansionSucceeded, "")
@@ -329,7 +330,7 @@ func TestABlockDeviceThatStaysTooSmallIsTriedAgain(t *testing.T) {
 	w.nothingIsLeft()
 }
 
-// What the pod did whose volume is lost under it is of no use to the one staged anew.
+// The work of a pod whose volume is lost meanwhile does not help the volume that is staged again.
 func TestAnExpansionThatRunsWhenItsVolumeIsLostIsAskedForAnew(t *testing.T) {
 	const larger = 2 << 20
 	w := newWorld(t)

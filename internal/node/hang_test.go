@@ -17,7 +17,7 @@ import (
 	"tarn.dev/tarn/internal/node/nodetest"
 )
 
-// servers are staging pods whose volumes each have a server, which ends with its pod.
+// servers are staging pods whose volumes each have a server that ends with its pod.
 type servers struct {
 	mu    sync.Mutex
 	byPav map[string]*nodetest.Server

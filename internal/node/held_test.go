@@ -16,8 +16,8 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// deletedByHand has somebody delete the only stage, and waits until the node agent says that
-// it is used.
+// deletedByHand deletes the only stage as a user would, and waits until the node agent reports that
+// it is in use.
 func (w *world) deletedByHand() {
 	w.Helper()
 	stage := w.stages()[0]

@@ -91,7 +91,7 @@ func (w *world) newSocket(before []string) (path string) {
 	return ""
 }
 
-// deadSocket makes a socket nobody serves, as a killed process leaves it.
+// deadSocket creates a socket that no process serves, as a killed process leaves it.
 func deadSocket(t *testing.T, path string) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
@@ -104,7 +104,7 @@ func deadSocket(t *testing.T, path string) {
 	_ = unix.Close(fd)
 }
 
-// checkRegistration asks as the kubelet does, and then the endpoint it is told.
+// checkRegistration asks as the kubelet does, and then asks the endpoint in the answer.
 func (w *world) checkRegistration(socket, name string) {
 	w.Helper()
 	client := registration.NewRegistrationClient(w.dial(socket))
@@ -339,9 +339,9 @@ func TestFoldersOfStagesAndPodsThatAreGoneAreRemovedAtStart(t *testing.T) {
 	w.nothingIsLeft()
 }
 
-// TestAnAgentThatDiesAfterAnyWriteLeavesWhatTheNextOneCanFinish kills the agent, as
-// far as the API server and the kubelet can tell, at each of its writes in turn: that
-// write and all later ones fail, and a new agent is started.
+// TestAnAgentThatDiesAfterAnyWriteLeavesWhatTheNextOneCanFinish kills the agent at each of its
+// writes in turn, as far as the API server and the kubelet can see. That write and all later ones
+// fail, and a new agent is started.
 func TestAnAgentThatDiesAfterAnyWriteLeavesWhatTheNextOneCanFinish(t *testing.T) {
 	for _, applied := range []bool{false, true} {
 		for n := int32(1); n <= writesOfALife; n++ {

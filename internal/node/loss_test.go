@@ -27,8 +27,8 @@ import (
 	"tarn.dev/tarn/internal/node/nodetest"
 )
 
-// numbered is a staging pod that stays, whose volume is a mount that holds how many
-// were staged before it.
+// numbered is a staging pod that stays. Its volume is a mount that contains the number of stagings
+// before it.
 func numbered() func(string) (tarnv1.StagePodPhase, string) {
 	var count atomic.Int32
 	return func(pav string) (tarnv1.StagePodPhase, string) {
@@ -79,8 +79,7 @@ func (w *world) unmountVolume(stage tarnv1.PavStage) {
 	})
 }
 
-// startNumbered starts an agent, and gives a volume whose greeting counts how often it was
-// staged.
+// startNumbered starts an agent, and gives a volume whose greeting counts its stagings.
 func (w *world) startNumbered() *corev1.PersistentVolume {
 	w.Helper()
 	w.start()
@@ -118,7 +117,7 @@ func TestAVolumeThatIsLostIsBoundAnewThoughNobodyAsks(t *testing.T) {
 	w.nothingIsLeft()
 }
 
-// What the kubelet has mounted of subPaths it gives to a container that is started anew.
+// The kubelet gives its mounts of subPaths to a container that it restarts.
 func TestTheKubeletsSubPathsOfALostVolumeAreBoundAnew(t *testing.T) {
 	w := newWorld(t)
 	volume := w.startNumbered()
@@ -204,7 +203,7 @@ func held(pid int) error {
 	return nil
 }
 
-// No container runtime tells here, nor does the stage controller.
+// In this test neither a container runtime nor the stage controller reports the end.
 func TestTheEndOfAStagingPodsFirstProcessIsALoss(t *testing.T) {
 	if !nodetest.LinuxSince(t, 6, 15) {
 		t.Skip("this kernel does not keep the codes that processes end with: Linux 6.15 does")
@@ -282,8 +281,8 @@ func TestALossThatIsOnlyToldIsStagedAnewForTheNextPod(t *testing.T) {
 	w.nothingIsLeft()
 }
 
-// The mount is gone by the time the volume would be called Staged: the folder below it is
-// no volume.
+// The mount is gone when the volume would be marked Staged: the directory under it is not the
+// volume.
 func TestAVolumeLostBeforeItWasCalledStagedIsNotHandedOut(t *testing.T) {
 	t.Run("by an agent that was killed after it kept the record, or hears late what it has said", func(t *testing.T) {
 		lostBeforeStaged(t, func(string) error { return nil })
@@ -368,8 +367,8 @@ func TestAStageThatIsRemovedByForceLeavesNothingOnTheNode(t *testing.T) {
 	w.nothingIsLeft()
 }
 
-// overtaken refuses the first write of a status that says that a volume is bound anew,
-// as if another write had come before it.
+// overtaken rejects the first status write that says that a volume is mounted again, as if another
+// write had come before it.
 type overtaken struct {
 	client.Client
 	refused *atomic.Bool
@@ -394,8 +393,7 @@ func (o overtakenStatus) Patch(ctx context.Context, object client.Object, patch 
 	return o.SubResourceWriter.Patch(ctx, object, patch, options...)
 }
 
-// The pods of this test have no process that could be looked into, so each of them is
-// left with what it has.
+// The pods of this test have no processes, so each of them keeps what it has.
 func TestWhatBindingAnewLeavesIsToldThoughTheFirstWriteIsRefused(t *testing.T) {
 	w := newWorld(t)
 	refused := &atomic.Bool{}

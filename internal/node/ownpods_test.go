@@ -37,7 +37,7 @@ func TestTheAgentReadsNoPodOfAnotherNodeAndNoClaim(t *testing.T) {
 			t.Errorf("reading pod %s of node %q: %v, want NotFound", pod.Name, pod.Spec.NodeName, err)
 		}
 	}
-	// What an attacker tries, who is not bound to the agent's way to read.
+	// An attacker is not bound to the agent's way of reading.
 	for _, o := range []client.Object{here, there, nowhere, claim} {
 		if err := own.Reader.Get(w.ctx, client.ObjectKeyFromObject(o), o); !apierrors.IsForbidden(err) {
 			t.Errorf("get %T %s: %v, want Forbidden", o, o.GetName(), err)

@@ -27,7 +27,7 @@ type player struct {
 	mu sync.Mutex
 	// stage is what a staging pod does with its /pav, and how it is then.
 	stage func(pav string) (tarnv1.StagePodPhase, string)
-	// runs has what is to run for a staging pod do so, and the pod's status say it; nil for nothing.
+	// runs starts the processes of a staging pod and sets the pod's status; nil for none.
 	runs func(*corev1.Pod)
 	// stop is what ends with a staging pod that is removed; nil for nothing.
 	stop func(pav string)
@@ -39,7 +39,7 @@ type player struct {
 	held             bool
 	// recovery is what the provisioner says; empty for the default.
 	recovery tarnv1.StageRecovery
-	// grows has what is asked to grow do so at once; else the test answers.
+	// grows answers requests to grow at once; otherwise the test answers.
 	grows bool
 }
 
@@ -145,7 +145,7 @@ func (p *player) act(stage *tarnv1.PavStage) {
 	}
 }
 
-// play brings the staging pod of a stage that goes on to where it has to be.
+// play does the next step of the staging pod of a stage that continues.
 func (p *player) play(stage *tarnv1.PavStage, pav string) {
 	status, lost := stage.Status.Pod, stage.Status.Node.Loss
 	switch {
@@ -164,8 +164,8 @@ func (p *player) play(stage *tarnv1.PavStage, pav string) {
 	}
 }
 
-// begin plays the staging pod, which, as the kubelet does, waits for its folder. A
-// stage that ends first, as one does whose agent died right after making it, has none.
+// begin plays the staging pod, which waits for its directory, as the kubelet does. A stage that
+// ends first has none, for example because its agent died right after creating it.
 func (p *player) begin(stage *tarnv1.PavStage, pav string, attempt int32) {
 	for over := time.Now().Add(time.Minute); time.Now().Before(over); {
 		now := &tarnv1.PavStage{}

@@ -221,8 +221,8 @@ func TestAResultStaysUntilTheAPIServerHasIt(t *testing.T) {
 	w.nothingIsLeft()
 }
 
-// fakeRuntime is a container runtime with the containers the test gives it. A real one
-// would need images and cgroups; what is tested here is what is made of its answers.
+// fakeRuntime is a container runtime with the containers that the test gives it. A real one would
+// need images and cgroups, and the test is about the use of its answers.
 type fakeRuntime struct {
 	cri.UnimplementedRuntimeServiceServer
 

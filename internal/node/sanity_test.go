@@ -83,7 +83,7 @@ var unserved = map[string]string{
 	"NodeGetStorageHealth":                     "Tarn knows of no storage but the volumes",
 }
 
-// leftOut says what is wrong with a spec that was chosen and has not run, empty if nothing is.
+// leftOut says why a spec was chosen and has not run; empty if all is well.
 func leftOut(spec *ginkgo.SpecReport, chosen []string) string {
 	chose := func(focus string) bool { return strings.Contains(spec.FullText(), focus) }
 	about := func(part string) bool { return unserved[part] != "" }
@@ -93,8 +93,8 @@ func leftOut(spec *ginkgo.SpecReport, chosen []string) string {
 	return fmt.Sprintf("csi-sanity has left out %q: %s", spec.FullText(), spec.Failure.Message)
 }
 
-// claimController makes csi-sanity believe that the driver has a controller service,
-// which it wants before it goes through a volume's whole life.
+// claimController makes csi-sanity believe that the driver has a controller service. Without one it
+// does not test a volume's whole life.
 func claimController(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	err := invoke(ctx, method, request, reply, conn, opts...)
 	if answer, ok := reply.(*csi.GetPluginCapabilitiesResponse); ok && err == nil {

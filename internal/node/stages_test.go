@@ -163,7 +163,7 @@ func TestPodsThatOnlyReadShareTheStageOfTheOthers(t *testing.T) {
 	}
 }
 
-// A stage stays what it was made as, whatever the provisioner has become.
+// A stage stays as it was made, however the provisioner changes.
 func TestStagesThatWereMadeOtherwiseServeOn(t *testing.T) {
 	t.Run("shared, and apart from now on", func(t *testing.T) {
 		w := newWorld(t)

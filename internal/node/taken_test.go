@@ -68,7 +68,7 @@ func TestADriverWhoseNameIsAnothersIsServedForWhatIsStagedAlone(t *testing.T) {
 	}
 }
 
-// Until the other driver goes, the kubelet asks that one about our volumes.
+// Until the other driver is removed, the kubelet asks that one about our volumes.
 func TestAnAgentIsReadyThoughAnotherDriverHasTheNameOfWhatIsStaged(t *testing.T) {
 	w := newWorld(t)
 	w.start()

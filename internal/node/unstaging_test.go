@@ -55,7 +55,7 @@ func TestTheTextOfAnUnstagingPodIsTheAttemptsOwn(t *testing.T) {
 	write("  the lock is held\n")
 	first := w.failsUnstaging(1, before())
 	w.says(words.UnstagingWord(first, "the lock is held"))
-	// What it has written is not the next one's, which writes nothing.
+	// The error text of this pod must not be taken for that of the next one, which writes nothing.
 	w.failsUnstaging(2, time.Now().Add(2*time.Second))
 	w.says("")
 	write("still held")

@@ -193,7 +193,7 @@ func (w *world) create(object client.Object) {
 	}
 }
 
-// provisioner makes one that is accepted, served by the agent.
+// provisioner creates an accepted provisioner and waits until the agent serves it.
 func (w *world) provisioner() string {
 	w.Helper()
 	p := testkit.Provisioner(w.id + "-prov")
@@ -255,7 +255,7 @@ func (w *world) volume(provisioner, name string) *corev1.PersistentVolume {
 	return volume
 }
 
-// target is where the kubelet wants the volume for a pod; its folder is made.
+// target is the kubelet's target of the volume for a pod; it creates the target's directory.
 func (w *world) target(volume *corev1.PersistentVolume, pod string) string {
 	w.Helper()
 	folder := filepath.Join(w.kubelet, "pods", pod, "volumes", "kubernetes.io~csi", volume.Name)
@@ -335,7 +335,7 @@ func (w *world) stages() []tarnv1.PavStage {
 	return list.Items
 }
 
-// nothingIsLeft checks that no stage, folder, target or mount is left.
+// nothingIsLeft checks that no stage, directory, target or mount is left.
 func (w *world) nothingIsLeft() {
 	w.Helper()
 	for _, s := range w.stages() {

@@ -24,7 +24,7 @@ func yes() (bool, error) { return true, nil }
 
 func no() (bool, error) { return false, nil }
 
-// leftOf names what there is of drivers in the folders.
+// leftOf names the files of drivers in the directories.
 func leftOf(t *testing.T, d *Drivers) (left []string) {
 	t.Helper()
 	for _, dir := range []string{d.Folder, d.Registry} {
@@ -39,7 +39,7 @@ func leftOf(t *testing.T, d *Drivers) (left []string) {
 	return left
 }
 
-// An agent that begins serves all drivers there are while it hears that one is gone.
+// An agent that starts serves all existing drivers, and may learn meanwhile that one was removed.
 func TestADriverThatIsWantedNoMoreWhenItIsServedLeavesNothing(t *testing.T) {
 	d := newDrivers(t)
 	ended := make(chan error, 1)
@@ -84,8 +84,8 @@ func TestWhoIsAtADriverKeepsNobodyFromAnotherOne(t *testing.T) {
 	}
 }
 
-// another begins to serve the registration socket of a driver as its own, as
-// node-driver-registrar does: it makes the socket anew.
+// another serves the registration socket of a driver from another process, as node-driver-registrar
+// does: it creates the socket again.
 func another(t *testing.T, d *Drivers, name string) {
 	t.Helper()
 	path := d.paths(name).registration

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { nodetest.Main(m.Run) }
 
-// statsOf asks for the statistics of what is mounted at a path.
+// statsOf gives the statistics of the file system mounted at a path.
 func statsOf(t *testing.T, path string) (map[csi.VolumeUsage_Unit]*csi.VolumeUsage, error) {
 	t.Helper()
 	s := &service{mounts: mounts.Kernel{}}

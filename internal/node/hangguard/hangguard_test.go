@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// long is longer than any case waits for what is to happen at once.
+// long is longer than any test waits for an immediate event.
 const long = time.Minute
 
 func none(int, error) {}
@@ -86,8 +86,8 @@ func TestQuestionsOfOneKeyFollowEachOther(t *testing.T) {
 	all.Wait()
 }
 
-// Who waits for an earlier question first has little time left for his own: that it is not
-// answered then says nothing of who is asked.
+// A caller that first waits for an earlier question has little time left for its own. A missing
+// answer then proves nothing about the server.
 func TestTheWaitForAnothersQuestionIsNotThatForOnesOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a Asker

@@ -9,7 +9,7 @@ import (
 	"tarn.dev/tarn/internal/node/nodetest"
 )
 
-// A server that hangs would keep whoever looks at its mount, with all locks.
+// A server that hangs would block the caller that checks its mount, with all its locks.
 func TestWhatIsMountedIsToldWithoutAskingItsServer(t *testing.T) {
 	dir := nodetest.Tmpfs(t)
 	source, target := mkdir(t, dir, "source"), filepath.Join(dir, "target")

@@ -230,7 +230,7 @@ func TestNoMountIsReachedThroughALinkThatTookTheFoldersPlace(t *testing.T) {
 	inner, other := mkdir(t, volume, "deep/inner"), mkdir(t, elsewhere, "inner")
 	nodetest.MountTmpfs(t, inner)
 	nodetest.MountTmpfs(t, other)
-	// Whoever writes in the volume swaps the folder between two looks.
+	// A process with write access to the volume swaps the directory between two lookups.
 	if err := errors.Join(os.Rename(filepath.Join(volume, "deep"), filepath.Join(volume, "moved")), os.Symlink(elsewhere, filepath.Join(volume, "deep"))); err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ func TestAServerThatHangsKeepsNobodyWhoUnmountsBelowIt(t *testing.T) {
 	if left := mountsUnder(t, volume); len(left) != 0 {
 		t.Errorf("mounted are %v, want none", left)
 	}
-	// What hangs must not go on, when it can, with what is mounted there by then.
+	// An unmount that hung must not unmount later what is mounted there by then.
 	nodetest.MountTmpfs(t, below)
 	server.GoOn()
 	again := func() error {
@@ -83,8 +83,7 @@ func TestAServerThatHangsKeepsNobodyWhoUnmountsBelowIt(t *testing.T) {
 	server.End()
 }
 
-// What a file system has not written yet is lost to whoever takes its storage away before
-// the kernel has ended it.
+// If the storage is removed before the kernel has ended the file system, unwritten data is lost.
 func TestAMountTheKernelIsStillEndingIsStillThere(t *testing.T) {
 	device := fmt.Sprint("/dev/loop", unix.Minor(nodetest.Loop(t, 1<<20)))
 	dir := nodetest.Tmpfs(t)

@@ -26,8 +26,8 @@ func (r oneContainer) ContainerStatus(context.Context, *cri.ContainerStatusReque
 	return &cri.ContainerStatusResponse{Status: &cri.ContainerStatus{Metadata: &cri.ContainerMetadata{Name: "a"}, State: r.state, ExitCode: r.code}}, nil
 }
 
-// Every container of every staging pod is looked at when it ends, and all of them when the
-// runtime was started anew.
+// Every container of every staging pod is checked when it ends, and all of them when the runtime
+// was restarted.
 func TestTheNodeIsReadOnlyForAPodThatSeemsToHaveSucceeded(t *testing.T) {
 	ready := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
 	shape := Shape{RestartPolicy: corev1.RestartPolicyNever, Containers: []string{"a"}}

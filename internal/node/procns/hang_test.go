@@ -15,7 +15,8 @@ import (
 // long is more than anything takes that does not wait for a server that hangs.
 const long = 30 * time.Second
 
-// A container may have a volume mounted below another one, by whose server it is reached.
+// In a container one volume may be mounted below another, so that the path leads through the
+// other's server.
 func TestAServerThatHangsAboveTheMountKeepsNobody(t *testing.T) {
 	dir := nodetest.Tmpfs(t)
 	above, again := filepath.Join(dir, "above"), filepath.Join(dir, "again")

@@ -27,8 +27,8 @@ func TestMain(m *testing.M) {
 	nodetest.Main(m.Run)
 }
 
-// contain is what runs in the container of the tests: it has a copy of the volume's
-// mount of its own, and answers each line with what it then finds in the volume.
+// contain runs in the container of the tests. It has its own copy of the volume's mount, and
+// answers each line with the volume's present content.
 func contain(folder string) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		fmt.Println(err)
@@ -47,7 +47,7 @@ type container struct {
 	ask func() string
 }
 
-// start starts a container that has what is mounted now.
+// start starts a container with the present mounts.
 func start(t *testing.T, folder string, flags uintptr) container {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -94,7 +94,7 @@ func start(t *testing.T, folder string, flags uintptr) container {
 	}}
 }
 
-// volume mounts a tmpfs whose greeting holds the text.
+// volume mounts a tmpfs whose greeting contains the text.
 func volume(t *testing.T, folder, text string) {
 	t.Helper()
 	nodetest.MountTmpfs(t, folder)

@@ -14,9 +14,9 @@ import (
 	"tarn.dev/tarn/internal/node/nodetest"
 )
 
-// swapped is a container that has a volume below a folder which it may rename, and
-// elsewhere, under the same last name, a mount that it must not get rid of: as "sys" in
-// /proc is, which keeps a container from the machine's settings.
+// swapped is a container with a volume below a directory that it may rename. Elsewhere it has a
+// mount under the same last name that it must not lose, like "sys" in /proc, which protects the
+// machine's settings.
 type swapped struct {
 	container
 	dir, folder, link, data, guard string
@@ -38,7 +38,7 @@ func startSwapped(t *testing.T) swapped {
 	return s
 }
 
-// swap exchanges the folder above the volume and the link to the other mount.
+// swap exchanges the directory above the volume and the link to the other mount.
 func (s swapped) swap(t *testing.T) {
 	t.Helper()
 	if err := unix.Renameat2(unix.AT_FDCWD, s.folder, unix.AT_FDCWD, s.link, unix.RENAME_EXCHANGE); err != nil {

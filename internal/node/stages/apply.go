@@ -97,8 +97,8 @@ func (s *Stages) markStaged(ctx context.Context, stage *tarnv1.PavStage, found *
 	})
 }
 
-// unmountAll unmounts the stage's targets and what is mounted below its folder. What
-// keeps a mount busy is told in the stage's status.
+// unmountAll unmounts the stage's targets and all mounts below its directory. The stage's status
+// says what keeps a mount busy.
 func (s *Stages) unmountAll(ctx context.Context, stage *tarnv1.PavStage, force bool) error {
 	unlock := s.folders.Lock(string(stage.UID))
 	defer unlock()
@@ -125,8 +125,8 @@ func (s *Stages) unmountAll(ctx context.Context, stage *tarnv1.PavStage, force b
 	return nil
 }
 
-// noteBusy keeps since when a stage's mounts are busy, until they are unmounted: what the
-// unstaging pod mounts is waited for anew. An agent that is started again counts anew.
+// noteBusy remembers since when a stage's mounts are busy, until they are unmounted. Mounts of the
+// unstaging pod get their own time. After a restart of the agent the time starts again.
 func (s *Stages) noteBusy(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

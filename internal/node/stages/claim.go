@@ -13,10 +13,10 @@ import (
 	words "tarn.dev/tarn/internal/volume"
 )
 
-// checkClaim refuses to start a pod on a claim that is being deleted, as the stage tells: the
-// scheduler has refused it already, unless it was before the deletion or the pod names its node. A
-// pod that has ever started is served: the claim is kept for it, and the node may be coming up
-// again under it.
+// checkClaim rejects a first pod on a claim that is being deleted, as the stage shows. Usually the
+// scheduler has rejected the pod already. It has not if it decided before the deletion, or if the
+// pod names its node. A pod that has ever started is served: the claim is kept for it, and the node
+// may be restarting under it.
 func (a *attempt) checkClaim(ctx context.Context, stage *tarnv1.PavStage) error {
 	ref := a.request.Pod
 	if a.claim == nil || a.claim.UID == "" || stage.Status.Pod.ClaimDeleted != a.claim.UID || ref.Name == "" {

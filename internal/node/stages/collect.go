@@ -16,8 +16,8 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// Collect unmounts and removes the folders of stages that do not exist any more, as
-// the API server says, not the cache. It is called before any volume is served.
+// Collect unmounts and removes the directories of stages that do not exist any more. It asks the
+// API server, not the cache. Call it before any volume is served.
 func (s *Stages) Collect(ctx context.Context) error {
 	entries, err := os.ReadDir(s.Folder)
 	if errors.Is(err, os.ErrNotExist) {
@@ -52,7 +52,7 @@ func (s *Stages) alive(ctx context.Context) (map[types.UID]bool, error) {
 	return alive, nil
 }
 
-// collect unmounts and removes the folder of a stage that is gone.
+// collect unmounts and removes the directory of a stage that no longer exists.
 func (s *Stages) collect(ctx context.Context, uid types.UID) error {
 	unlock := s.folders.Lock(string(uid))
 	defer unlock()
@@ -67,9 +67,9 @@ func (s *Stages) collect(ctx context.Context, uid types.UID) error {
 	return mounts.RemoveTree(folder)
 }
 
-// noteGone hears of a PavStage that is gone. One whose finalizers were taken off by
-// somebody else, as by the stage controller when the node's object was gone for a while,
-// has ended without this agent; what it has here goes now, not at the next start.
+// noteGone handles the deletion of a PavStage. Its finalizers may have been removed without this
+// agent, for example by the stage controller while the Node did not exist for some time. The agent
+// then removes what is left here now, not at its next start.
 func (s *Stages) noteGone(object any) {
 	if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 		object = last.Obj
@@ -87,9 +87,9 @@ func (s *Stages) noteGone(object any) {
 	s.wakeUp(stage.Name)
 }
 
-// collectOrphans removes what stages of that name have left that are gone. What was heard
-// of that was an event or one answer of a server that may just have started; what is
-// unmounted may be in use. So the server is asked once more, for what it has.
+// collectOrphans removes what deleted stages of that name have left. The deletion is known from an
+// event, or from one answer of a server that may just have started. The mounts may be in use, so it
+// asks the server once more first.
 func (s *Stages) collectOrphans(ctx context.Context, name string) error {
 	uids := s.takeOrphans(name)
 	if len(uids) == 0 {

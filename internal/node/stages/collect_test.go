@@ -42,7 +42,7 @@ func onNode1(name string) *tarnv1.PavStage {
 	})
 }
 
-// left says whether there is a folder of the stage on the node.
+// left says whether the node has a directory of the stage.
 func (s *Stages) left(t *testing.T, of *tarnv1.PavStage) bool {
 	t.Helper()
 	_, err := os.Lstat(s.folder(of.UID))
@@ -52,8 +52,8 @@ func (s *Stages) left(t *testing.T, of *tarnv1.PavStage) bool {
 	return err == nil
 }
 
-// The API server may say that a stage is gone which it has: by a cache that is behind, or
-// while it starts and does not know the kind yet. What is unmounted then is in use.
+// The API server may report an existing stage as missing: its cache may be behind, or it starts and
+// does not know the kind yet. An unmount would then hit a volume in use.
 func TestOnlyWhatIsGoneAtTheServerIsCollected(t *testing.T) {
 	alive, gone := onNode1("alive"), onNode1("gone")
 	s := agentOf(t, alive)

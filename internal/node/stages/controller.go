@@ -15,13 +15,13 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// workers is how many stages are worked on at once. A step is short but for a server that
-// does not answer in time (ServerAnswer, or slowAnswer too), or an unmount that has to write
-// much back, which is waited for as long: there must be enough for the others then.
+// workers is how many stages are reconciled at once. A step is short, except for two waits: a
+// server that does not answer (ServerAnswer or slowAnswer), and an unmount that writes much data
+// back. Enough workers must be left for the other stages then.
 const workers = 16
 
-// Register adds the node's half of the PavStage protocol to the manager, whose cache
-// must hold the PavStages of this node alone.
+// Register adds the node's part of the PavStage protocol to the manager. The manager's cache must
+// contain only the PavStages of this node.
 func (s *Stages) Register(m manager.Manager) error {
 	for _, run := range []manager.RunnableFunc{s.ready.run, s.reapLoop, s.watchMounts, s.watchServers, s.watchFirsts} {
 		if err := m.Add(run); err != nil {
@@ -36,7 +36,7 @@ func (s *Stages) Register(m manager.Manager) error {
 		Complete(reconcile.Func(s.Reconcile))
 }
 
-// Reconcile brings the node's side of one stage to where it has to be.
+// Reconcile makes the next step on the node's side of a stage.
 func (s *Stages) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	view, err := s.gather(ctx, request.Name)
 	if err == nil {

@@ -1,18 +1,17 @@
-// Package stages makes volumes of PavProvisioners available on this node: the
-// kubelet's publish and unpublish calls on one side, the node's half of the PavStage
-// protocol (see api/v1alpha1.PavStage) on the other. The two meet in the PavStage
-// object and wake each other by its events, so that a crash at any line loses nothing.
+// Package stages makes volumes of PavProvisioners available on this node. It serves the kubelet's
+// publish and unpublish calls, and does the node's part of the PavStage protocol (see
+// api/v1alpha1.PavStage). The two sides share only the PavStage object and enqueue each other
+// through its events, so a crash at any line loses nothing.
 //
 //	publish ----> PavStage created, target recorded ----> wait ----> bind-mount
 //	                    |                                   ^
 //	                    v                                   |
-//	worker        folder made, /pav/ready watched ----> Staged (or Failed, deleted)
+//	worker        directory made, /pav/ready watched ----> Staged (or Failed, deleted)
 //	                    |
 //	unpublish --> target unmounted, last one: PavStage deleted, wait until it is gone
 //	                    |
 //	worker        pod Stopped: all unmounted ----> Unmounted
-//	              pod Unstaged: folder removed, finalizer off
+//	              pod Unstaged: directory removed, finalizer removed
 //
-// It never creates, changes or deletes a pod and must not know how one is made of a
-// template.
+// It never creates, changes or deletes a pod, and must not know how a template makes one.
 package stages

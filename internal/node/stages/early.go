@@ -53,10 +53,10 @@ func (s *Stages) cachedStages(ctx context.Context) ([]tarnv1.PavStage, error) {
 	return list.Items, err
 }
 
-// Stopped implements podend.Listener: a staging pod that has surely ended well need not
-// be waited for until the kubelet says so. Of one that has failed before it made the
-// volume available, the stage controller tells, which knows why. When a container of
-// one that was to stay ends, the volume is looked at.
+// Stopped implements podend.Listener. A staging pod that has certainly ended well is known at once,
+// before the kubelet reports it. If a pod failed before it made the volume available, the stage
+// controller reports that, because it knows why. When a container of a pod that should stay ends,
+// the volume is checked.
 func (s *Stages) Stopped(ctx context.Context, uid types.UID, look func(context.Context) (podend.Look, error)) {
 	for _, stage := range s.listening() {
 		if stage.Status.Pod.UID != uid {
@@ -90,8 +90,8 @@ func (s *Stages) Stopped(ctx context.Context, uid types.UID, look func(context.C
 	}
 }
 
-// ending judges how the pod has ended; the zero value where that is not known. One
-// that is being deleted is not asked to have done its work.
+// ending judges how the pod has ended; the zero value means unknown. A pod that is being deleted
+// does not count as having done its work.
 func (s *Stages) ending(ctx context.Context, stage *tarnv1.PavStage, look func(context.Context) (podend.Look, error)) (podend.Ending, error) {
 	seen, err := look(ctx)
 	if err != nil {

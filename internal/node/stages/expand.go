@@ -145,9 +145,8 @@ func answerTo(stage *tarnv1.PavStage, bytes int64) answer {
 	return unasked
 }
 
-// answerNow is answerTo, after a look at the block device where its pod has ended well. One
-// that is smaller than was asked for has not grown: that attempt has failed, and short says
-// so.
+// answerNow is answerTo with a check of the block device if its pod ended well. A device smaller
+// than requested has not grown. That attempt has failed, and short says so.
 func (s *Stages) answerNow(stage *tarnv1.PavStage, bytes int64) (a answer, short string, err error) {
 	if a = answerTo(stage, bytes); a != grown {
 		return a, "", nil
@@ -163,8 +162,8 @@ func (s *Stages) answerNow(stage *tarnv1.PavStage, bytes int64) (a answer, short
 		"the pods of volumeExpansion must make it that large, or the claim must request less", size, bytes), nil
 }
 
-// ask writes the next request. What an earlier pod has left in /pav/error goes first,
-// lest it is taken for what the next one says.
+// ask writes the next request. It first removes /pav/error of an earlier pod, which would otherwise
+// count as the next pod's.
 func (s *Stages) ask(ctx context.Context, stage *tarnv1.PavStage, bytes int64) (*tarnv1.PavStage, error) {
 	if err := os.Remove(s.errorFile(stage.UID)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, status.Errorf(codes.Unavailable, "clear /pav/error: %v", err)
@@ -185,8 +184,8 @@ func (s *Stages) ask(ctx context.Context, stage *tarnv1.PavStage, bytes int64) (
 	return asked, nil
 }
 
-// tellOnce says whether nobody has been told yet that the stage's last attempt failed:
-// it may have done so between two calls.
+// tellOnce says whether the failure of the stage's last attempt was not reported yet: the attempt
+// may have failed between two calls.
 func (s *Stages) tellOnce(stage *tarnv1.PavStage) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,8 +205,8 @@ func (s *Stages) rememberTold(uid types.UID, attempt int32) {
 	s.toldFailed[uid] = attempt
 }
 
-// growthError is what the kubelet hears of a failed attempt; short is of one whose pod ended
-// well.
+// growthError is the kubelet's answer for a failed attempt. short is set for an attempt whose pod
+// ended well.
 func (s *Stages) growthError(stage *tarnv1.PavStage, short string) error {
 	s.mu.Lock()
 	s.rememberTold(stage.UID, stage.Status.Node.Expansion.Attempt)
@@ -249,9 +248,8 @@ func grownSize(kept *record) int64 {
 	return max(size, kept.Capacity)
 }
 
-// noteGrowth keeps what size a block device has from now on, and gives it. One that is
-// smaller than it was to be has not grown, whatever its pod says; a file system is as large
-// as its pod says.
+// noteGrowth records the present size of a block device and returns it. A device smaller than
+// requested has not grown, whatever its pod reports. For a file system the pod's report counts.
 func (s *Stages) noteGrowth(stage *tarnv1.PavStage, bytes int64) (int64, error) {
 	unlock := s.folders.Lock(string(stage.UID))
 	defer unlock()
@@ -276,8 +274,8 @@ func (s *Stages) noteGrowth(stage *tarnv1.PavStage, bytes int64) (int64, error) 
 	return size, nil
 }
 
-// askAgain asks once more for what a node expansion pod was at when the volume was lost.
-// What it did it did to the lost volume, so another attempt does it to the one staged anew.
+// askAgain repeats the request that a node expansion pod was working on when the volume was lost.
+// Its work went to the lost volume, so another attempt must expand the one that is staged again.
 func askAgain(stage *tarnv1.PavStage, n *tarnv1.PavStageNodeStatus) {
 	want, have := n.Expansion, stage.Status.Pod.Expansion
 	if want == nil || have == nil || have.Attempt != want.Attempt || have.Phase != tarnv1.StageExpansionRunning {

@@ -53,8 +53,7 @@ func (s *Stages) findVolume(ctx context.Context, driver, handle, target string) 
 	return s.searchVolume(ctx, driver, handle)
 }
 
-// searchVolume goes through all PersistentVolumes, a page at a time so that memory
-// stays small.
+// searchVolume lists all PersistentVolumes, one page at a time to keep memory small.
 func (s *Stages) searchVolume(ctx context.Context, driver, handle string) (*corev1.PersistentVolume, error) {
 	const page = 500
 	var found *corev1.PersistentVolume
@@ -120,9 +119,8 @@ func (s *Stages) checkProvisioner(ctx context.Context, name string) (*pavv1.PavP
 	return p, nil
 }
 
-// findByTarget returns the stage whose status records the target, nil if there is
-// none. The cache may not have seen a target yet that was recorded just now, so that
-// "none" is true only if the API server says so.
+// findByTarget returns the stage whose status records the target, or nil. A target that was just
+// recorded may not be in the cache yet, so nil needs the API server's confirmation.
 func (s *Stages) findByTarget(ctx context.Context, target string) (*tarnv1.PavStage, error) {
 	found, err := s.findIn(ctx, s.Cached, target)
 	if err == nil && found == nil {

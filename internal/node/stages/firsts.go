@@ -13,20 +13,20 @@ import (
 	"tarn.dev/tarn/internal/node/procns"
 )
 
-// firsts are the first processes of the containers of staging pods that are to stay. The kernel
-// tells of their end at once, the container runtime when it has removed what is left of the
-// container, which takes seconds on a busy machine, and the kubelet after that.
+// firsts are the first processes of the containers of staging pods that must stay. The kernel
+// reports their end at once. The container runtime reports it after it has cleaned up the
+// container, which takes seconds on a busy machine, and the kubelet later still.
 type firsts struct {
 	mu sync.Mutex
-	// wanted are the pods whose processes are to be looked for; asked has room for one.
+	// wanted are the pods whose processes must be found. A message in asked requests a search.
 	wanted []types.UID
 	asked  chan struct{}
-	// held are the pods of which at least one process runs.
+	// held are the pods with at least one watched process.
 	held map[types.UID]*heldPod
 }
 
 type heldPod struct {
-	// running are the ids of the containers whose process is held.
+	// running are the IDs of the containers with a watched process.
 	running map[string]bool
 	ended   []podend.Run
 }
@@ -46,7 +46,7 @@ func (f *firsts) want(pod types.UID) {
 	}
 }
 
-// take gives what is wanted, which is not any more then.
+// take returns the wanted pods and empties the list.
 func (f *firsts) take() []types.UID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -84,8 +84,8 @@ func (f *firsts) end(pod types.UID, run podend.Run) []podend.Run {
 	return slices.Clone(of.ended)
 }
 
-// watchFirsts hears from the kernel of the end of staging pods that are to stay, where the
-// agent sees the processes of the node.
+// watchFirsts learns from the kernel when staging pods that must stay end. It needs the agent to
+// see the node's processes.
 func (s *Stages) watchFirsts(ctx context.Context) error {
 	for {
 		select {
@@ -116,7 +116,7 @@ func (s *Stages) watchFirsts(ctx context.Context) error {
 	}
 }
 
-// firstTimeout bounds what is asked for one process that has ended.
+// firstTimeout limits the checks after the end of one process.
 const firstTimeout = 20 * time.Second
 
 // watchFirst waits for the end of a process, and has the volume looked at then.
@@ -141,6 +141,7 @@ func (s *Stages) watchFirst(ctx context.Context, first *procns.First) {
 	})
 }
 
-// successIsTheirs leaves to the runtime and the kubelet whether a pod has succeeded: nothing
-// waits for it, and a process of several threads may have ended by a signal all the same.
+// successIsTheirs leaves it to the runtime and the kubelet whether a pod has succeeded. Nothing
+// waits for that success, and a process with several threads may have ended by a signal despite its
+// code.
 func successIsTheirs(context.Context) string { return "the kernel reported it" }

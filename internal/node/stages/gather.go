@@ -20,11 +20,11 @@ import (
 
 // View is all that the next step of a stage is decided on.
 type View struct {
-	// Stage is nil if it is gone.
+	// Stage is nil if it does not exist.
 	Stage *tarnv1.PavStage
 	// Held: a publish call for it is in flight.
 	Held bool
-	// Folder: its pav folder is there.
+	// Folder: its pav directory exists.
 	Folder bool
 	// Ready: /pav/ready exists.
 	Ready bool
@@ -37,8 +37,8 @@ type View struct {
 	// Lost says why a volume that was staged cannot be handed out any more; in
 	// phase Staged alone.
 	Lost *loss
-	// InUse says whether the volume is mounted at a target of a stage whose end is
-	// requested; nil where that is of no account any more.
+	// InUse says whether the volume is mounted at a target of a stage whose end is requested; nil
+	// if that no longer matters.
 	InUse *bool
 	// BusySince is since when this process has tried in vain to unmount what the stage has
 	// mounted; zero if the last try worked, or there was none.
@@ -86,9 +86,9 @@ func (s *Stages) gather(ctx context.Context, name string) (View, error) {
 	}
 }
 
-// inUse says whether the volume of a stage whose end is requested is mounted at one of
-// its targets, as long as its staging pod may be there. Where it was read that the end is
-// requested, nothing is mounted any more: see mount.
+// inUse says whether the volume of a stage whose end is requested is mounted at one of its targets,
+// as long as its staging pod may exist. Once the cache shows the request, no new mount is made: see
+// mount.
 func (s *Stages) inUse(stage *tarnv1.PavStage) (*bool, error) {
 	status := stage.Status
 	staged := status.Node.Phase == tarnv1.StageStaged || status.Node.Phase == tarnv1.StageLost
@@ -200,11 +200,13 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 	return nil
 }
 
-// stands says whether what was seen in /pav was there because of the staging pod: that has
-// ended well, or was there after the look, had not ended, was not asked to go, and has said
-// itself that it is ready. One that goes, or was ended, may have unmounted its volume and
-// left /pav/ready beside the empty folder. How it ends, or that it has begun, the stage
-// controller writes, which brings the next look.
+// stands says whether the staging pod stands behind the content of /pav. That is so if the pod
+// ended well. It is also so if the pod still ran after the check, was not being deleted, and has
+// written /pav/ready itself.
+//
+// A pod that is being deleted or has ended may have unmounted its volume and left /pav/ready beside
+// the empty directory. The stage controller writes the start and the end of the pod, which causes
+// the next reconcile.
 func (s *Stages) stands(ctx context.Context, stage *tarnv1.PavStage) (bool, error) {
 	status := stage.Status.Pod
 	if status.Phase == tarnv1.StagePodSucceeded || s.hasEnded(stage) {
@@ -223,9 +225,9 @@ func (s *Stages) stands(ctx context.Context, stage *tarnv1.PavStage) (bool, erro
 	return !s.changed(stage.UID, "ready").Before(pod.Status.StartTime.Time), nil
 }
 
-// isNow says whether a stage of the cache is as the API server has it. Where there is a
-// record the volume was found to be there before, which the cache may not have heard of
-// yet; by then it may be lost, and the folder it was mounted on would be taken for it.
+// isNow says whether a stage of the cache is what the API server has. If a record exists, the
+// volume was found before, and the cache may not show that yet. The volume may be lost by then, and
+// the empty directory under its mount would be taken for it.
 func (s *Stages) isNow(ctx context.Context, stage *tarnv1.PavStage) (bool, error) {
 	live := &tarnv1.PavStage{}
 	err := s.Live.Get(ctx, client.ObjectKeyFromObject(stage), live)

@@ -39,7 +39,7 @@ func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {
 		// noted is when, from the writing of /pav/error on, the controller has started the
 		// pod, begun when the kubelet has; 0 is never.
 		noted, begun time.Duration
-		// gone says that there is no pod, theirs that it is somebody else's.
+		// gone says that the pod does not exist, theirs that it belongs to something else.
 		gone, theirs bool
 		want         string
 	}{
@@ -92,8 +92,8 @@ func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {
 	}
 }
 
-// What a staging pod leaves that goes, or has gone, is an empty folder beside /pav/ready,
-// where its volume was mounted; and one that finds it there makes its volume anew.
+// A staging pod that is being deleted or has ended leaves /pav/ready beside the empty directory of
+// its mount. A pod that finds ready there makes its volume again.
 func TestAReadyVolumeIsThatOfAPodThatStays(t *testing.T) {
 	const earlier, later = -time.Hour, time.Hour
 	yes := true
@@ -179,7 +179,7 @@ func TestAVolumeIsInUseWhereverTheKubeletsFolderLies(t *testing.T) {
 	}
 }
 
-// busyTable has a mount that somebody holds until it is let go.
+// busyTable has a mount that stays busy until the test releases it.
 type busyTable struct {
 	table
 	free bool

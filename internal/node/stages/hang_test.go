@@ -17,7 +17,7 @@ import (
 	"tarn.dev/tarn/internal/node/hangguard"
 )
 
-// hanging is a stage at whose volume a look hangs until the test ends.
+// hanging is a stage whose volume cannot be checked: each check hangs until the test ends.
 func hanging(t *testing.T, changes ...func(*tarnv1.PavStage)) (*Stages, *tarnv1.PavStage) {
 	t.Helper()
 	scheme := runtime.NewScheme()

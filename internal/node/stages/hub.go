@@ -108,7 +108,8 @@ func (s *subscription) next() <-chan struct{} {
 	return s.changed
 }
 
-// newest is the newer of what is known and what was heard; nil if that one is gone.
+// newest is the newer of the known stage and the stage of the last event; nil if that one was
+// deleted.
 func (s *subscription) newest(known *tarnv1.PavStage) *tarnv1.PavStage {
 	s.mu.Lock()
 	defer s.mu.Unlock()

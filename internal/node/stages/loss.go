@@ -12,25 +12,25 @@ import (
 	"tarn.dev/tarn/internal/node/resultdir"
 )
 
-// loss is why a volume that was staged is not what it was any more. What counts as a
-// loss, and what is done then, is in docs/design/0002-staging-recovery.md.
+// loss is why a staged volume is no longer what it was. For what counts as a loss and what follows,
+// see docs/design/0002-staging-recovery.md.
 type loss struct {
 	// reason is one of the reasons of tarnv1.ConditionHealthy, or rebooted.
 	reason  string
 	message string
 }
 
-// rebooted is a loss that goes with all of its users: the stage ends, and the kubelet
-// asks for everything again.
+// rebooted is a loss together with all of the volume's users: the stage ends, and the kubelet asks
+// for everything again.
 const rebooted = "NodeRebooted"
 
-// ServerAnswer is how long the server of a file system is waited for at a time, by one who
-// holds locks or a worker meanwhile. One that is slow is not dead.
+// ServerAnswer is the timeout for the server of a file system, while the caller holds locks or a
+// worker. A slow server does not count as dead.
 const ServerAnswer = 5 * time.Second
 
-// slowAnswer is how long a look at a volume is waited for whose server has been late before,
-// by a worker too: in less it would never be done. With the question for the size, which
-// follows it (ServerAnswer), that is as long as a publish call has (publishWait).
+// slowAnswer is the timeout for checking a volume whose server was late before; workers use it too.
+// A shorter check of such a volume would never succeed. Together with the following query of the
+// size (ServerAnswer), it is as long as a publish call (publishWait).
 const slowAnswer = 20 * time.Second
 
 // open opens the volume of a staged stage, if it is there and right, and says whether
@@ -74,8 +74,8 @@ func (s *Stages) open(stage *tarnv1.PavStage) (volume *resultdir.Volume, found *
 
 const rebootText = "the node was restarted since it was staged"
 
-// compare holds what was found against what was staged. What has changed is usable
-// where a mount stands for a mount.
+// compare compares the volume found with the one that was staged. A changed volume is usable if a
+// mount has replaced a mount.
 func compare(kept, found *record) (lost *loss, usable bool) {
 	switch {
 	case found.Boot != kept.Boot:
@@ -90,9 +90,9 @@ func compare(kept, found *record) (lost *loss, usable bool) {
 	return nil, true
 }
 
-// dead says whether the file, of the stage's volume, lies on a file system whose server has
-// ended. A server that does not answer in time is not known to have: it has told what the
-// file is, and is used as it is.
+// dead says whether the file of the stage's volume lies on a file system whose server has ended. A
+// server that does not answer in time does not count as ended. It has already said what the file
+// is, so the volume is used.
 func (s *Stages) dead(stage *tarnv1.PavStage, file *os.File) bool {
 	raw, err := file.SyscallConn() // keeps it open while a question hangs, though it is closed
 	if err != nil {
@@ -112,8 +112,8 @@ func (s *Stages) dead(stage *tarnv1.PavStage, file *os.File) bool {
 	return errors.Is(err, unix.ENOTCONN)
 }
 
-// podLoss says whether the staging pod of a staged volume, which was to stay, has
-// ended. One that ended well has done its work.
+// podLoss gives a loss if the staging pod of a staged volume should stay and has ended. A pod that
+// ended well has done its work.
 func (s *Stages) podLoss(stage *tarnv1.PavStage) *loss {
 	pod := stage.Status.Pod
 	message := pod.Message
@@ -135,7 +135,7 @@ func (s *Stages) podLoss(stage *tarnv1.PavStage) *loss {
 	return &loss{tarnv1.ReasonPodEnded, text}
 }
 
-// recoveryOf is what is to be done about a loss.
+// recoveryOf is how the stage recovers from a loss.
 func recoveryOf(stage *tarnv1.PavStage) tarnv1.StageRecovery {
 	if r := stage.Status.Pod.Recovery; r != "" {
 		return r

@@ -35,7 +35,7 @@ func (s *Stages) newLoss(n *tarnv1.PavStageNodeStatus, attempt int32, l *loss) {
 	}
 }
 
-// markLost tells of a loss.
+// markLost records a loss in the status.
 func (s *Stages) markLost(ctx context.Context, stage *tarnv1.PavStage, l *loss) error {
 	s.mu.Lock()
 	delete(s.died, stage.Status.Pod.UID)
@@ -48,7 +48,7 @@ func (s *Stages) markLost(ctx context.Context, stage *tarnv1.PavStage, l *loss) 
 	})
 }
 
-// markUnmended tells that the current attempt has not made the volume available.
+// markUnmended records that the current attempt has not made the volume available.
 func (s *Stages) markUnmended(ctx context.Context, stage *tarnv1.PavStage, message string) error {
 	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
 		n.Message = message
@@ -57,14 +57,14 @@ func (s *Stages) markUnmended(ctx context.Context, stage *tarnv1.PavStage, messa
 	})
 }
 
-// former begins the names of the folders in which what a lost attempt has left is kept
-// while containers may show it; the attempt follows.
+// former begins the names of directories with the files of a lost attempt, followed by the attempt.
+// They are kept while containers may show them.
 const former = "former-"
 
-// clearFolder gives the next staging pod a /pav as empty as the first one's was. What
-// the lost volume's pod has mounted is detached, which takes nothing from those that
-// have a copy of the mount; what it has written is set aside, for they may show that
-// too, until they have been bound anew and the volume is lost another time.
+// clearFolder gives the next staging pod an empty /pav, like the first one's. It detaches the
+// mounts of the lost volume's pod; copies of these mounts stay. It sets the pod's files aside,
+// because containers may show them too. They are removed once the volume is mounted again and then
+// lost another time.
 func (s *Stages) clearFolder(ctx context.Context, stage *tarnv1.PavStage) error {
 	unlock := s.folders.Lock(string(stage.UID))
 	defer unlock()
@@ -88,8 +88,8 @@ func (s *Stages) clearFolder(ctx context.Context, stage *tarnv1.PavStage) error 
 	})
 }
 
-// setAside renames the stage's pav folder, unless that was done, and removes what was
-// set aside before it.
+// setAside renames the stage's pav directory, unless that was done. It also removes directories set
+// aside earlier.
 func setAside(folder, name string) error {
 	entries, err := os.ReadDir(folder)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -116,8 +116,8 @@ func setAside(folder, name string) error {
 	return nil
 }
 
-// markMended keeps the record, binds the volume anew wherever the lost one was, and
-// says so. l is the loss that this answers at once; nil where it was told before.
+// markMended writes the record, mounts the volume again in place of the lost one, and reports that.
+// l is a loss that is repaired at once; nil if the loss was reported before.
 func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *record, l *loss) error {
 	volume, again, err := s.inspect(stage, found.Block, found.Capacity)
 	if err != nil {
@@ -154,8 +154,8 @@ func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *
 	})
 }
 
-// goOn gives how far binding anew has come for the loss at hand: nowhere, unless the
-// record kept before is one of the same loss.
+// goOn gives the progress of mounting again for the present loss. It starts from nothing, unless
+// the record kept before is about the same loss.
 func goOn(stage *tarnv1.PavStage, before, again *record, l *loss) *mending {
 	var number int32
 	if last := stage.Status.Node.Loss; last != nil {
@@ -170,7 +170,7 @@ func goOn(stage *tarnv1.PavStage, before, again *record, l *loss) *mending {
 	return &mending{Loss: number, Exchanged: again.Block && (before == nil || before.Rdev != again.Rdev)}
 }
 
-// podsOf are the pods whose targets these are.
+// podsOf gives the UIDs of the pods with these targets.
 func podsOf(targets []string) []types.UID {
 	var pods []types.UID
 	for _, target := range targets {

@@ -10,9 +10,9 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// detachAfter is how long a mount of a stage that ends may stay busy before it is detached
-// rather than waited for: its pods are gone by then, and what holds it is a process
-// outside of Kubernetes or a kernel that waits for a dead server.
+// detachAfter is how long a mount of an ending stage may stay busy before the agent detaches it.
+// The stage's pods are gone by then. The mount is held by a process outside Kubernetes, or by a
+// kernel that waits for a dead server.
 const detachAfter = 30 * time.Second
 
 // verb is one thing apply can do. Each may be done again.
@@ -70,14 +70,15 @@ func plan(v View) []action {
 	return planWaiting(v)
 }
 
-// unwanted says that nobody uses a stage or is about to. One that was begun ahead of the
-// kubelet's call waits for that; where it does not come the stage controller ends it.
+// unwanted says that no call or target uses a stage and none is expected. A stage begun ahead of
+// the kubelet's call waits for that call. If the call does not come, the stage controller ends the
+// stage.
 func unwanted(stage *tarnv1.PavStage, held bool) bool {
 	return len(stage.Status.Node.Targets) == 0 && !held && !stage.Awaited()
 }
 
-// planStaged tells of a loss; what is right in the place of what was staged is bound
-// at once.
+// planStaged reports a loss. If a correct volume has replaced the staged one, it is mounted at
+// once.
 func planStaged(v View) []action {
 	switch {
 	case v.Lost == nil:
@@ -90,9 +91,9 @@ func planStaged(v View) []action {
 	return []action{{verb: ignoreReady}, {verb: markLost, loss: v.Lost}}
 }
 
-// planLost has the volume staged again: the controller removes the staging pod, the
-// folder is cleared, the controller starts the next pod, and what that makes available
-// is bound at every target.
+// planLost stages the volume again. The controller removes the staging pod, the agent clears the
+// directory, the controller starts the next pod, and the agent mounts the new volume at every
+// target.
 func planLost(v View) []action {
 	pod, lost := v.Stage.Status.Pod, v.Stage.Status.Node.Loss
 	switch {
@@ -154,8 +155,8 @@ func podFailure(written, observed string) string {
 	return prefix + "it wrote nothing to /pav/error"
 }
 
-// planEnd unmounts once the staging pod is gone, and again, with the folder removed,
-// once the unstaging pod is: that one may have mounted something too.
+// planEnd unmounts once the staging pod is gone. It unmounts again and removes the directory once
+// the unstaging pod is gone: that pod may have mounted something, too.
 func planEnd(v View) []action {
 	actions := []action{{verb: ignoreReady}}
 	if !slices.Contains(v.Stage.Finalizers, tarnv1.FinalizerStageNode) {
@@ -181,8 +182,8 @@ func planEnd(v View) []action {
 	return actions
 }
 
-// keepFolder makes the folder where an agent died before it could: the unstaging pod
-// has it as its /pav and would wait for it for ever.
+// keepFolder creates the directory if an agent died before it could. It is the unstaging pod's
+// /pav, and the pod would wait for it for ever.
 func keepFolder(v View) []action {
 	if v.Folder {
 		return nil

@@ -21,13 +21,14 @@ import (
 	words "tarn.dev/tarn/internal/volume"
 )
 
-// publishWait is how long one publish call waits for the staging pod. The kubelet
-// would wait two minutes, but until a call ends it neither shows the user what is
-// waited for nor lets a deleted pod go; after an answer it calls again.
+// publishWait is how long one publish call waits for the staging pod. The kubelet would wait two
+// minutes. But until a call ends, the kubelet neither shows the user the cause of the wait nor
+// finishes a deleted pod. After an answer it calls again.
 const publishWait = 25 * time.Second
 
-// heldWait is how long a call waits for the end of a stage that its pods hold up: the kubelet
-// makes one call at a time for a volume, and takes it from those pods no sooner.
+// heldWait is how long a call waits for the end of a stage that is still mounted for pods. The
+// kubelet makes one call at a time for a volume, so it unmounts for those pods only after this
+// call.
 const heldWait = 5 * time.Second
 
 // Request is one publish call.
@@ -36,15 +37,14 @@ type Request struct {
 	Handle   string
 	Target   string
 	ReadOnly bool
-	// Pod is whose the target is.
+	// Pod is the pod of the target.
 	Pod PodRef
 }
 
 // Publish makes the volume available at the target. Errors are gRPC statuses.
 //
-// The kubelet forgets a target after an answer that it takes for final, and asks to
-// unpublish it after any other one; so before a final answer nothing of the target
-// may be left.
+// After a final error the kubelet forgets the target; after any other error it will unpublish it.
+// So nothing of the target may be left before a final error.
 func (s *Stages) Publish(ctx context.Context, r Request) error {
 	if !mounts.Inside(r.Target, s.KubeletFolder) || r.Target == s.KubeletFolder {
 		return status.Errorf(codes.InvalidArgument, "target %s is not in the kubelet's directory %s; set the node agent's --kubelet-dir to the kubelet's root directory", r.Target, s.KubeletFolder)
@@ -114,11 +114,12 @@ type attempt struct {
 	request Request
 	claim   *corev1.ObjectReference
 	want    *tarnv1.PavStage
-	// joins: want is there, and is not made anew when it is gone; the next call decides what is.
+	// joins: want exists, and is not created again when it is deleted. The next call decides which
+	// stage to use.
 	joins bool
 	sub   *subscription
-	// joined are the stages this call has waited for; their failure is its own. A
-	// stage that had failed before is only waited for until it is gone.
+	// joined are the stages this call has waited for. If one fails, so does the call. A stage that
+	// had failed before is only waited for until it is deleted.
 	joined map[types.UID]bool
 }
 
@@ -167,8 +168,8 @@ func (a *attempt) run(ctx context.Context) error {
 	}
 }
 
-// step brings the stage one step further and returns what is known of it then. It is
-// done when that is nil and there is nothing to wait for.
+// step does the next step for the stage and returns its latest known state. The call is done if
+// that is nil and wait is false.
 func (a *attempt) step(ctx context.Context, known *tarnv1.PavStage) (now *tarnv1.PavStage, wait bool, err error) {
 	if known == nil && a.joins {
 		return nil, false, status.Errorf(codes.Unavailable, "PavStage %s has ended; the volume is staged again when the kubelet retries", a.want.Name)
@@ -212,7 +213,7 @@ func (a *attempt) step(ctx context.Context, known *tarnv1.PavStage) (now *tarnv1
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavstages/status,verbs=patch
 
-// create makes the stage and its folder, or returns the one that is there.
+// create creates the stage and its directory, or returns the existing stage.
 func (a *attempt) create(ctx context.Context) (*tarnv1.PavStage, error) {
 	stage := a.want.DeepCopy()
 	err := a.Writer.Create(ctx, stage)
@@ -228,7 +229,7 @@ func (a *attempt) create(ctx context.Context) (*tarnv1.PavStage, error) {
 	return stage, nil
 }
 
-// live is the stage as it stands at the API server, nil if it is gone.
+// live reads the stage from the API server; nil if it does not exist.
 func (a *attempt) live(ctx context.Context) (*tarnv1.PavStage, error) {
 	return a.liveStage(ctx, a.want.Name)
 }
@@ -311,14 +312,14 @@ func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (
 	return true, nil
 }
 
-// noAnswer is what the user hears of a server that hangs. It may be slow, so nothing is done
-// to it.
+// noAnswer is the message about a server that hangs. The server may only be slow, so the agent
+// changes nothing.
 func noAnswer(stage *tarnv1.PavStage) string {
 	return "the server of volume " + stage.Spec.VolumeName + " does not answer; check what the staging pod or the storage waits for"
 }
 
-// lose marks a stage whose volume is lost as failed; the worker then ends it, so that
-// it can be staged anew.
+// lose marks a stage whose volume is lost as failed. The worker then ends it, so that the volume
+// can be staged again.
 func (s *Stages) lose(ctx context.Context, stage *tarnv1.PavStage, why string) error {
 	changed := stage.DeepCopy()
 	changed.Status.Node.Phase = tarnv1.StageFailed

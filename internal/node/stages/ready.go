@@ -11,7 +11,7 @@ import (
 	"tarn.dev/tarn/internal/node/resultdir"
 )
 
-// readyWatch hears by inotify of /pav/ready in the folders of stages that wait.
+// readyWatch watches for /pav/ready, by inotify, in the directories of stages that wait.
 type readyWatch struct {
 	watcher *fsnotify.Watcher
 	wake    func(stage string)
@@ -29,7 +29,7 @@ func (w *readyWatch) open(wake func(string)) error {
 	return nil
 }
 
-// add begins to watch a folder; one that has ready already wakes at once.
+// add begins to watch a directory. If ready exists already, the stage is enqueued at once.
 func (w *readyWatch) add(pav, stage string) error {
 	w.mu.Lock()
 	_, known := w.names[pav]

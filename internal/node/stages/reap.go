@@ -18,17 +18,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// A kubelet that was told "unavailable" remembers that the volume may be mounted. But
-// when its next attempt falls into a time without an agent, it fails before it asks
-// (no socket, driver not registered), takes that for final and forgets: if the pod is
-// deleted then, nobody ever asks to unpublish. So the agent looks for targets whose pod
-// does not exist any more: often after its own start, for only then can that happen,
-// and ever more rarely.
+// A kubelet that was told "unavailable" remembers that the volume may be mounted. But its next
+// attempt may come while no agent runs. It then fails before it calls (no socket, driver not
+// registered), and the kubelet takes that as final and forgets the target.
+//
+// If the pod is deleted then, the kubelet never unpublishes. So the agent looks for targets whose
+// pod does not exist any more: often after its own start, because only then can that happen, and
+// then ever more rarely.
 const (
 	reapFirst = time.Minute
 	reapMost  = 32 * time.Minute
-	// reapAfter is how long a pod must be gone: one deleted by force goes from the API
-	// while its containers still run, and the kubelet unpublishes when it has ended them.
+	// reapAfter is how long a pod must be gone. A pod deleted by force leaves the API while its
+	// containers still run, and the kubelet unpublishes when it has ended them.
 	reapAfter = 5 * time.Minute
 )
 
@@ -39,21 +40,21 @@ type PodRef struct {
 	UID       types.UID `json:"uid"`
 }
 
-// use is what is kept of a target.
+// use describes how a pod uses a target.
 type use struct {
 	PodRef
-	// ReadOnly says that the target is mounted read-only, though its stage may not be. It is
-	// absent from what a release before has kept, of which each stage said so of all its targets.
+	// ReadOnly says that the target is mounted read-only, though its stage may not be. Files of an
+	// earlier release lack it: there, the stage was read-only for all its targets or for none.
 	ReadOnly bool `json:"readOnly,omitempty"`
 }
 
-// useFile is where the use of a target is kept, in the stage's folder.
+// useFile is the file with the use of a target, in the stage's directory.
 func (s *Stages) useFile(stage types.UID, target string) string {
 	sum := sha256.Sum256([]byte(target))
 	return filepath.Join(s.folder(stage), "targets", hex.EncodeToString(sum[:16])+".json")
 }
 
-// keepUse keeps whose the target is and how it is mounted, before the target is recorded.
+// keepUse stores the target's pod and how the target is mounted, before the target is recorded.
 func (s *Stages) keepUse(stage types.UID, target string, of use) error {
 	data, err := json.Marshal(of)
 	if err != nil {
@@ -95,8 +96,8 @@ func (s *Stages) reapLoop(ctx context.Context) error {
 	}
 }
 
-// Reap releases the targets whose pod has been gone long enough, and says whether
-// there are some whose pod has not.
+// Reap releases the targets whose pod has been gone long enough. more says whether other targets
+// have a pod that is gone.
 func (s *Stages) Reap(ctx context.Context, now time.Time) (more bool) {
 	list, err := s.used(ctx)
 	if err != nil {
@@ -125,8 +126,8 @@ func (s *Stages) Reap(ctx context.Context, now time.Time) (more bool) {
 	return len(since) > 0
 }
 
-// used are the targets of the stages that go on, or whose end waits for them, with the uid of
-// their stage.
+// used gives the targets of the stages that continue, or that cannot end before the target is
+// released, with the UID of their stage.
 func (s *Stages) used(ctx context.Context) (map[string]types.UID, error) {
 	stages, err := s.cachedStages(ctx)
 	used := map[string]types.UID{}

@@ -19,10 +19,10 @@ import (
 	"tarn.dev/tarn/internal/node/procns"
 )
 
-// rebind mounts the volume wherever the lost one was: at each target, at the kubelet's mounts
-// of its subPaths, and, if that is the recovery, in each running container of its pods. It
-// tells which mounts are left. Of another block device containers have no mount but a device
-// node.
+// rebind mounts the volume in place of the lost one. It does so at each target, at the kubelet's
+// mounts of its subPaths, and with recovery Rebind in each running container of its pods. It
+// returns the mounts that are left. A container uses a block device through a device node, not a
+// mount, so a different device cannot be exchanged there.
 func (s *Stages) rebind(ctx context.Context, stage *tarnv1.PavStage, volume *os.File, again *record) ([]tarnv1.StageLeft, error) {
 	unlock := s.folders.Lock(string(stage.UID))
 	defer unlock()
@@ -47,10 +47,11 @@ func (s *Stages) rebind(ctx context.Context, stage *tarnv1.PavStage, volume *os.
 	return left, nil
 }
 
-// rebindTarget exchanges the mount at one target. One that does not exist has been
-// released; one that is right has been exchanged, and what that left is in the record.
-// While a call is under way for it, a target without a mount is that call's; one with a
-// mount is not: a publish call that has mounted the lost volume may not have returned yet.
+// rebindTarget exchanges the mount at one target. A target that does not exist was released. A
+// target that is correct was exchanged earlier, and the record says what that left.
+//
+// During a call for the target, a missing mount is left to the call. An existing mount is
+// exchanged: a publish call that has mounted the lost volume may not have returned yet.
 func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.File, again *record) error {
 	unlock, idle := s.targets.TryLock(target)
 	if idle {
@@ -83,15 +84,16 @@ func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.
 	// Held open, the old file system stays, and no other gets its number meanwhile.
 	pin, err := os.OpenFile(target, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err == nil {
-		// Nobody waits for it: the kernel may end the old file system, and wait for its server.
+		// Close it in the background: the kernel may end the old file system, and wait for its
+		// server.
 		defer func() { go func() { _ = pin.Close() }() }()
 	}
 	e := exchange{looks: &s.looks, old: old, below: mounts.Under(table, target), target: mounts.Real(target), volume: volume}
 	if pin == nil {
 		return s.Mounts.Replace(volume, target, readOnly)
 	}
-	// Once before the target, so that after a crash the target still tells what was lost, and
-	// once after, for a container that is started in between.
+	// Exchange copies before the target, so that after a crash the target still shows the lost
+	// volume. Exchange them again afterwards, for a container that was started in between.
 	if err := s.exchangeCopies(stage, e, target, again); err != nil {
 		return err
 	}
@@ -127,12 +129,13 @@ func (s *Stages) exchangeCopies(stage *tarnv1.PavStage, e exchange, target strin
 	return s.writeRecord(stage.UID, again)
 }
 
-// exchangeSubPaths exchanges the mounts that the kubelet has made of subPaths of the volume,
-// one for each container and mount of the pod, and tells which are left. Each stays read-only
-// if it was: a stage serves pods that may write and pods that may not. The kubelet gives them to a
-// container that is started anew, and cannot look at one whose server has ended. A subPath
-// that cannot be opened is replaced by an empty directory, read-only: that the kubelet takes
-// for wrong, and mounts the subPath anew when it starts the container.
+// exchangeSubPaths exchanges the kubelet's mounts of subPaths of the volume, one for each container
+// and mount of the pod. It returns the mounts that are left. Each stays read-only if it was: a
+// stage may serve pods that write and pods that do not.
+//
+// The kubelet gives these mounts to a container that it restarts, and cannot check one whose server
+// has ended. A subPath that cannot be opened is replaced by an empty read-only directory. The
+// kubelet takes that for wrong, and mounts the subPath again when it starts the container.
 func (s *Stages) exchangeSubPaths(stage *tarnv1.PavStage, e exchange, pod types.UID) ([]tarnv1.StageLeft, error) {
 	table, err := s.Mounts.List()
 	if err != nil {
@@ -185,8 +188,8 @@ func (e exchange) lost(m mounts.Mount) bool {
 	return m.Device == e.old.Device && mounts.Inside(m.Root, e.old.Root)
 }
 
-// containers exchanges the mounts in the containers of the target's pod, and tells
-// which are left.
+// containers exchanges the mounts in the containers of the target's pod, and returns the mounts
+// that are left.
 func (e exchange) containers(pod types.UID) ([]tarnv1.StageLeft, error) {
 	found, err := procns.Find([]types.UID{pod})
 	if err != nil {
@@ -194,7 +197,7 @@ func (e exchange) containers(pod types.UID) ([]tarnv1.StageLeft, error) {
 	}
 	var left []tarnv1.StageLeft
 	if len(found) == 0 {
-		// Every pod has at least the process that holds its sandbox.
+		// Every pod has at least the process of its sandbox.
 		left = append(left, tarnv1.StageLeft{PodUID: pod, Message: "no process of the pod can be seen; the node agent needs hostPID to look into its containers"})
 	}
 	for _, c := range found {
@@ -232,13 +235,13 @@ func (e exchange) with(m mounts.Mount, do func(part *os.File) error) error {
 	return do(part)
 }
 
-// has says whether a mount below the container's is one of the lost volume's own.
+// has says whether a mount below the container's mount is one of the lost volume's own.
 func (e exchange) has(m, other mounts.Mount) bool {
 	path := filepath.Join(e.target, strings.TrimPrefix(other.Point, m.Point))
 	return slices.ContainsFunc(e.below, func(b mounts.Mount) bool { return b.Point == path && b.Device == other.Device })
 }
 
-// uppermost says whether a mount of a table is the one that is seen at its point.
+// uppermost says whether a mount of a table is the visible one at its point.
 func uppermost(table []mounts.Mount, m mounts.Mount) bool {
 	layers := mountsAt(table, m.Point)
 	return layers[len(layers)-1].ID == m.ID

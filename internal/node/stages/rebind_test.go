@@ -13,7 +13,7 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// table is a mount table that notes what is done to it.
+// table is a mount table that records the calls.
 type table struct {
 	mounts.Mounter
 	mounts              []mounts.Mount
@@ -33,8 +33,7 @@ func (f *table) Unmount(point string) error {
 	return nil
 }
 
-// A publish call that has mounted the volume right before that was lost holds its target
-// until it has returned.
+// A publish call may mount the volume right before its loss, and holds its target until it returns.
 func TestATargetThatACallHasMountedIsBoundAnewBeforeTheCallReturns(t *testing.T) {
 	dir := t.TempDir()
 	target := mounts.Real(filepath.Join(dir, "target"))

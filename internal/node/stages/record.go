@@ -17,9 +17,9 @@ import (
 	"tarn.dev/tarn/internal/node/resultdir"
 )
 
-// record is what a staged volume was found to be, kept beside its pav folder, so that
-// what is handed out later, perhaps after a restart of the agent or of the machine, is
-// still that and not the empty folder below it.
+// record describes a staged volume and is kept beside its pav directory. It makes sure that the
+// agent later gives out this volume, even after a restart of the agent or the machine, and not the
+// empty directory under its mount.
 type record struct {
 	// Boot is the kernel's boot_id: what a pod has set up does not outlive a boot.
 	Boot string `json:"boot"`
@@ -28,19 +28,19 @@ type record struct {
 	// Device is "major:minor" of the file system, Rdev of the block device, if any.
 	Device string `json:"device"`
 	Rdev   string `json:"rdev,omitempty"`
-	// Point is where below the pav folder the mount lies that holds it, if one does;
-	// Root is which part of its file system that mount shows.
+	// Point is the path below the pav directory of the mount that contains the volume, if there is
+	// one. Root is the part of its file system that the mount shows.
 	Point string `json:"point,omitempty"`
 	Root  string `json:"root,omitempty"`
 	// Block and Capacity (bytes) are what the volume must be.
 	Block    bool  `json:"block,omitempty"`
 	Capacity int64 `json:"capacity"`
-	// Mending is how far binding anew has come where the volume was lost before.
+	// Mending is the progress of mounting again after a loss.
 	Mending *mending `json:"mending,omitempty"`
 }
 
-// mending is what binding anew cannot find out a second time, once it has exchanged
-// record and mounts: a crash, or a refused write of the status, has it begin again.
+// mending is what cannot be found out again once record and mounts are exchanged. A crash, or a
+// rejected write of the status, makes the agent repeat the work.
 type mending struct {
 	// Loss is the number of the loss that is answered.
 	Loss int32 `json:"loss"`
@@ -56,7 +56,7 @@ const recordFile = "record.json"
 // machine that loses its power may be left with half of it.
 var errDamaged = errors.New("it is damaged")
 
-// noRecord says whether there is no record to go by.
+// noRecord says whether there is no usable record.
 func noRecord(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, errDamaged) }
 
 // sight is what was seen as /pav/volume.
@@ -92,7 +92,7 @@ func (s *Stages) inspect(stage *tarnv1.PavStage, block bool, capacity int64) (*r
 // A question that hangs says nothing of what the next staging pod makes available.
 func lookAt(stage *tarnv1.PavStage) string { return question("look", stage) }
 
-// theSize is what is asked to see whether a server has ended.
+// theSize is the query that shows whether a server has ended.
 const theSize = "size"
 
 func question(kind string, stage *tarnv1.PavStage) string {
@@ -169,11 +169,11 @@ func (s *Stages) writeRecord(uid types.UID, r *record) error {
 	return os.Rename(path+".new", path)
 }
 
-// bootFile is beside a pav folder the kernel's boot_id of when that was made.
+// bootFile, beside a pav directory, has the kernel's boot_id of the time when that was made.
 const bootFile = "boot"
 
-// makeFolder makes the folder the staging pod gets as /pav. The pod's volume is of
-// type Directory: it waits until the folder is there.
+// makeFolder creates the staging pod's /pav. The pod's volume is of type Directory, so the pod
+// waits until the directory exists.
 func (s *Stages) makeFolder(uid types.UID) error {
 	if err := os.MkdirAll(s.folder(uid), 0o700); err != nil {
 		return fmt.Errorf("create the stage's directory: %w", err)
@@ -198,9 +198,9 @@ func (s *Stages) noteBoot(uid types.UID) error {
 	return os.WriteFile(filepath.Join(s.folder(uid), bootFile), []byte(boot), 0o600)
 }
 
-// ofThisBoot says whether the stage's pav folder was made since the machine was started.
-// What a staging pod mounts does not outlive that, but what it says does: its end, and
-// /pav/ready. A folder about which nothing was noted, by an agent that did not, passes.
+// ofThisBoot says whether the stage's pav directory was made since the machine was started. A pod's
+// mounts do not outlive a boot, but its end and /pav/ready do. A directory without a note, from an
+// earlier release, counts as of this boot.
 func (s *Stages) ofThisBoot(uid types.UID) (bool, error) {
 	made, err := os.ReadFile(filepath.Join(s.folder(uid), bootFile))
 	if errors.Is(err, os.ErrNotExist) {

@@ -28,7 +28,7 @@ type Config struct {
 	Cached client.Reader
 	// Mounts is the mount table.
 	Mounts mounts.Mounter
-	// Folder holds one folder a stage, by uid.
+	// Folder contains one directory per stage, named by UID.
 	Folder string
 	// KubeletFolder is the kubelet's root; every target lies in it.
 	KubeletFolder string
@@ -52,8 +52,8 @@ type Stages struct {
 	looks   hangguard.Asker // what the servers of the volumes are asked
 
 	mu sync.Mutex
-	// trusted are the stages whose volume this process has seen to be right, with
-	// what shows when that is to be doubted.
+	// trusted are the stages whose volume this process has found correct, with the signs by which
+	// to doubt that.
 	trusted map[types.UID]watched
 	// died are the staging pods, by uid, that the kernel or the container runtime says have ended
 	// though they were to stay.
@@ -64,12 +64,11 @@ type Stages struct {
 	// well, with the uid of their stage.
 	ended map[types.UID]types.UID
 
-	// orphans are the stages that ended without this agent and have left their folders,
-	// by name.
+	// orphans are the stages that ended without this agent and have left their directories, by
+	// name.
 	orphans map[string][]types.UID
 
-	// toldFailed is the attempt at growing, by stage, whose failure the kubelet has
-	// been told.
+	// toldFailed is, by stage, the failed attempt at growing that the kubelet was told of.
 	toldFailed map[types.UID]int32
 
 	// busySince is since when the mounts of a stage that ends have been busy at each try.
@@ -97,7 +96,7 @@ func New(config Config) (*Stages, error) {
 	return s, nil
 }
 
-// Watch makes publish and unpublish calls hear of PavStages from the informer.
+// Watch passes events about PavStages from the informer to publish and unpublish calls.
 func (s *Stages) Watch(informer interface {
 	AddEventHandler(toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error)
 }) error {
@@ -109,21 +108,21 @@ func (s *Stages) Watch(informer interface {
 	return nil
 }
 
-// folder is where the stage has its record and its pav folder.
+// folder is the directory of the stage's record and its pav directory.
 func (s *Stages) folder(uid types.UID) string {
 	return filepath.Join(s.Folder, string(uid))
 }
 
-// pav is the folder the staging pod has as /pav.
+// pav is the directory that is the staging pod's /pav.
 func (s *Stages) pav(uid types.UID) string {
 	return filepath.Join(s.Folder, string(uid), "pav")
 }
 
-// wakeUp has the worker look at the stage though no event tells. It waits for nobody.
+// wakeUp enqueues the stage without an event. It never blocks.
 func (s *Stages) wakeUp(name string) { s.wakes.add(name) }
 
-// recorded says whether a target in a status can be one that this agent has written
-// there: nothing outside of the kubelet's folder is ever mounted or unmounted.
+// recorded says whether this agent can have written a target in a status. Nothing outside the
+// kubelet's directory is ever mounted or unmounted.
 func (s *Stages) recorded(target string) bool {
 	return target == filepath.Clean(target) && target != s.KubeletFolder && mounts.Inside(target, s.KubeletFolder)
 }

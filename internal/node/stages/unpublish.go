@@ -42,9 +42,9 @@ func (s *Stages) Unpublish(ctx context.Context, target string) error {
 	return s.release(ctx, target, true)
 }
 
-// release unmounts the target and takes it from its stage, or ends the stage whose
-// last one it is. The last target stays recorded until the stage is gone: a call that
-// comes again finds the stage by it.
+// release unmounts the target and removes it from its stage, or ends the stage if it is the last
+// target. The last target stays recorded until the stage is deleted, so that a repeated call finds
+// the stage.
 func (s *Stages) release(ctx context.Context, target string, wait bool) error {
 	if err := mounts.UnmountTree(s.Mounts, target, nil); err != nil {
 		return status.Error(codes.Internal, err.Error())
@@ -68,8 +68,8 @@ func (s *Stages) release(ctx context.Context, target string, wait bool) error {
 		if known == nil || known.UID != uid || !slices.Contains(known.Status.Node.Targets, target) {
 			return nil
 		}
-		// A stage that somebody else has deleted stays for the pods that use it: see
-		// hold.go of the stage controller.
+		// A stage that was deleted by another client stays for the pods that use it: see hold.go of
+		// the stage controller.
 		if shared := len(known.Status.Node.Targets) > 1; !deleting(known) || shared {
 			done, now, err := s.letGo(ctx, known, target)
 			if err != nil || done {
@@ -94,9 +94,8 @@ func (s *Stages) release(ctx context.Context, target string, wait bool) error {
 	}
 }
 
-// letGo takes the target off the stage, which is then done, or requests the end of
-// the stage if nobody else uses it. It returns the stage as it stands when that is not
-// done yet.
+// letGo removes the target from the stage, and is done then. If the stage has no other user, it
+// requests the stage's end instead. If it is not done yet, it returns the latest stage.
 func (s *Stages) letGo(ctx context.Context, known *tarnv1.PavStage, target string) (done bool, now *tarnv1.PavStage, err error) {
 	if len(known.Status.Node.Targets) > 1 || s.held.Held(known.Name) {
 		stage := known.DeepCopy()

@@ -18,17 +18,17 @@ import (
 	words "tarn.dev/tarn/internal/volume"
 )
 
-// unstagingFailed says whether the unstaging pod of the stage has failed and waits for its
-// next attempt: from then on what it has left in /pav/error is its last word.
+// unstagingFailed says whether the unstaging pod of the stage has failed and waits for its next
+// attempt. From then on its /pav/error does not change.
 func unstagingFailed(stage *tarnv1.PavStage) bool {
 	pod := stage.Status.Pod
 	return deleting(stage) && pod.Phase == tarnv1.StagePodUnstaging && stage.Status.Node.Phase == tarnv1.StageUnmounted &&
 		pod.NextAttemptTime != nil && pod.Name != "" && pod.UID != ""
 }
 
-// gatherUnstaging reads what an unstaging pod that has failed has left in /pav/error. All
-// attempts have the same /pav, so what was written before this one's pod was started is an
-// earlier one's. A pod that is gone has nothing more to say: its successor may be at work.
+// gatherUnstaging reads /pav/error of an unstaging pod that has failed. All attempts have the same
+// /pav, so a text written before this pod's start is from an earlier one. The text of a deleted pod
+// is not read, because its successor may be running.
 func (s *Stages) gatherUnstaging(ctx context.Context, v *View) error {
 	if !unstagingFailed(v.Stage) || words.TextOfUnstaging(v.Stage) != "" {
 		return nil
@@ -48,10 +48,10 @@ func (s *Stages) gatherUnstaging(ctx context.Context, v *View) error {
 	return nil
 }
 
-// saidByStaging gives what a staging pod that has failed has left in /pav/error. Where it
-// took the place of one that had vanished unseen it has that one's /pav, so what was written before
-// it was started is not its word. Of a pod that is gone, or was refused, only the stage
-// controller's note of the start is known: that is by another clock, but no worse a guess.
+// saidByStaging gives the text that a failed staging pod has left in /pav/error. A pod that
+// replaced one which disappeared unseen has that one's /pav. So a text written before its start is
+// not its own. If the pod was deleted or rejected, only the start noted by the stage controller is
+// known. That is by another clock, but good enough.
 func (s *Stages) saidByStaging(ctx context.Context, stage *tarnv1.PavStage) (string, error) {
 	s.mu.Lock()
 	text := s.words[stage.Status.Pod.UID].text
@@ -80,8 +80,8 @@ func (s *Stages) saidByStaging(ctx context.Context, stage *tarnv1.PavStage) (str
 	return text, nil
 }
 
-// changed is when a file of /pav was last written; by the inode's change, which a pod cannot
-// set to what it likes. It is the node's clock, as is that of a pod's start.
+// changed is when a file of /pav was last written. It is the inode's change time, which a pod
+// cannot set freely. The clock is the node's, as for a pod's start.
 func (s *Stages) changed(uid types.UID, file string) time.Time {
 	info, err := os.Lstat(filepath.Join(s.pav(uid), file))
 	if err != nil {
@@ -96,8 +96,8 @@ func (s *Stages) changed(uid types.UID, file string) time.Time {
 
 func (s *Stages) errorFile(uid types.UID) string { return filepath.Join(s.pav(uid), "error") }
 
-// planUnstaging tells what an unstaging pod that has failed has said, and takes back what
-// one before it has.
+// planUnstaging reports the error text of a failed unstaging pod, and withdraws the text of an
+// earlier one.
 func planUnstaging(v View) []action {
 	if !unstagingFailed(v.Stage) || words.TextOfUnstaging(v.Stage) != "" {
 		return nil
@@ -111,9 +111,9 @@ func planUnstaging(v View) []action {
 	return nil
 }
 
-// markUnmounted lets the unstaging pod begin. What the staging pod has left in /pav/error
-// goes first, lest it is taken for what that one says. What cannot be removed keeps nobody:
-// it is older than the pod, and not read.
+// markUnmounted lets the unstaging pod start. It first removes /pav/error of the staging pod, which
+// would otherwise count as the unstaging pod's. If it cannot be removed, the step continues: the
+// file is older than the pod, and so is not read.
 func (s *Stages) markUnmounted(ctx context.Context, stage *tarnv1.PavStage) error {
 	_ = os.Remove(s.errorFile(stage.UID))
 	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {

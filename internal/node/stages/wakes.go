@@ -9,9 +9,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// wakes are stages the worker has to look at though no event tells. Whoever adds one may hold
-// a call of the kubelet's, or be what hears of files and events: a channel would have him wait
-// when the worker has not begun, and for ever when it has ended. The zero value is ready for use.
+// wakes are stages to reconcile without an event. The zero value is ready for use. Adding one never
+// blocks: the caller may serve a call of the kubelet, or deliver file and API events. A channel
+// would block until the worker begins, and for ever after it has ended.
 type wakes struct {
 	mu    sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the worker begins

@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Who wakes holds a publish call, or hears of /pav/ready, or is told by the informer: it must
-// not wait until the worker has begun, or for one that has ended.
+// The caller of wakeUp serves a publish call, or delivers an event of /pav/ready or of the
+// informer. It must not wait for a worker that has not begun or has ended.
 func TestWhoWakesTheWorkerWaitsForNobody(t *testing.T) {
 	s, err := New(Config{})
 	if err != nil {

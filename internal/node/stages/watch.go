@@ -17,12 +17,12 @@ import (
 // watched is what shows, without asking the volume itself, that it may be lost.
 type watched struct {
 	name string // of the stage
-	// point is where the mount is that holds the volume, empty if none does; device
-	// and root are that mount's.
+	// point is where the mount with the volume is; empty if there is none. device and root are
+	// those of the mount.
 	point, device, root string
 	// server says that a process serves the file system.
 	server bool
-	// pod is the staging pod whose processes are held, see hold.
+	// pod is the staging pod whose processes are watched, see hold.
 	pod types.UID
 }
 
@@ -89,15 +89,15 @@ func (s *Stages) watching() map[types.UID]watched {
 	return list
 }
 
-// settle is how long mounts may go on changing before they are looked at: a pod that
-// starts changes a dozen at once.
+// settle is how long mounts may keep changing before they are checked: a pod that starts changes a
+// dozen at once.
 const settle = 50 * time.Millisecond
 
-// watchMounts hears of each change of the mount table, and doubts the volumes whose
-// mount is not there any more or not uppermost.
+// watchMounts watches the mount table. It doubts the volumes whose mount has disappeared or is no
+// longer uppermost.
 func (s *Stages) watchMounts(ctx context.Context) error {
-	// Not by os.Open: Go's own poller would look at the file too, and each change is
-	// told once.
+	// Not os.Open: Go's own poller would poll the file too, and the kernel reports each change
+	// once.
 	table, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("watch the mount table: %w", err)
@@ -153,8 +153,8 @@ func (s *Stages) checkMounts() {
 // its size. Its death has no event, and two seconds are allowed to notice it.
 const serverPause = time.Second
 
-// watchServers doubts the volumes whose server has ended. A server that hangs is asked
-// once, until it answers.
+// watchServers doubts the volumes whose server has ended. A server that hangs gets one query, until
+// it answers.
 func (s *Stages) watchServers(ctx context.Context) error {
 	tick := time.NewTicker(serverPause)
 	defer tick.Stop()

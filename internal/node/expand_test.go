@@ -309,8 +309,8 @@ func TestABlockDeviceThatStaysTooSmallIsTriedAgain(t *testing.T) {
 	w.eventually("the driver is served", func() error { return w.served(provisioner) })
 	tooSmall(w.grow(volume, target, largest), largest)
 
-	// A size that the volume has is not asked for. A smaller one and a larger one are answered at
-	// once.
+	// A size that the volume has is not asked for. A larger one is asked for at once, though it is
+	// smaller than the last request.
 	has(w.grow(volume, target, size), size, 2)
 	call := w.grow(volume, target, larger)
 	w.answer(3, larger, tarnv1.StageExpansionSucceeded, "")

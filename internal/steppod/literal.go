@@ -53,9 +53,10 @@ func unmark(value any, path string, marks jinja.Marks) any {
 }
 
 // escape rewrites text for the kubelet's expansion of $(NAME). The expansion must give the text
-// without its marks, with only the template's own references expanded. escape reads as the kubelet
-// does: the text after a $( of the template is a name up to the next parenthesis, and an unknown
-// name is copied.
+// without its marks, with only the template's own references expanded.
+//
+// It reads as the kubelet does: the text after a $( of the template is a name up to the next
+// parenthesis. The kubelet copies an unknown name.
 func escape(text string, marks jinja.Marks) string {
 	var out strings.Builder
 	for text != "" {

@@ -117,7 +117,7 @@ func setAside(folder, name string) error {
 }
 
 // markMended writes the record, mounts the volume again in place of the lost one, and reports that.
-// l is a loss that is repaired at once; nil if the loss was reported before.
+// A loss l that was not reported before is repaired at once; otherwise l is nil.
 func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *record, l *loss) error {
 	volume, again, err := s.inspect(stage, found.Block, found.Capacity)
 	if err != nil {

@@ -50,7 +50,7 @@ func ClaimsNaming(ctx context.Context, cached client.Reader, name string) ([]cor
 // reads such an index.
 func UIDOf(o client.Object) []string { return []string{bucket(string(o.GetUID()))} }
 
-// ClaimByUID finds a claim by its uid in an index of claims by UIDOf; nil if there is none.
+// ClaimByUID finds a claim by its UID in an index of claims by UIDOf; nil if there is none.
 func ClaimByUID(ctx context.Context, cached client.Reader, index string, uid types.UID) (*corev1.PersistentVolumeClaim, error) {
 	claims := &corev1.PersistentVolumeClaimList{}
 	if err := cached.List(ctx, claims, client.MatchingFields{index: bucket(string(uid))}, client.UnsafeDisableDeepCopy); err != nil {

@@ -31,7 +31,7 @@ func hasHandle(vol *corev1.PersistentVolume, driver, handle string) bool {
 	return vol.Spec.CSI != nil && vol.Spec.CSI.Driver == driver && vol.Spec.CSI.VolumeHandle == handle
 }
 
-// A driver's name has no slash.
+// The name of a driver contains no slash.
 func handleKey(driver, handle string) string { return driver + "/" + handle }
 
 // VolumesByHandle is the name of the index of PersistentVolumes by HandleOf.
@@ -46,7 +46,7 @@ func IndexHandles(ctx context.Context, mgr ctrl.Manager) error {
 	return nil
 }
 
-// recordKey is of the handle that a record has, or is made with if nothing says another.
+// recordKey is the index value of the handle that a record has, or that it gets by default.
 func recordKey(r *tarnv1.PavVolume) string {
 	return handleKey(r.Spec.Provisioner.Name, cmp.Or(r.Status.Handle, r.Name))
 }
@@ -89,8 +89,8 @@ type Handles struct {
 	Live client.Reader
 }
 
-// Volumes gives the names of the PersistentVolumes that have a driver's handle, but for
-// the one named except. Those the cache has are confirmed.
+// Volumes gives the names of the PersistentVolumes with a driver's handle, except the one of that
+// name. Volumes from the cache are confirmed live.
 func (h Handles) Volumes(ctx context.Context, driver, handle, except string) ([]string, error) {
 	var list corev1.PersistentVolumeList
 	key := handleKey(driver, handle)
@@ -116,17 +116,17 @@ func (h Handles) Volumes(ctx context.Context, driver, handle, except string) ([]
 
 // Holder is a volume that has a handle.
 type Holder struct {
-	// Name is that of the record and of the PersistentVolume.
+	// Name is the name of the record and of the PersistentVolume.
 	Name string
-	// Going says that Tarn deletes its storage, or is about to; Undoing that it does so
+	// Going says that Tarn deletes its storage, or is about to. Undoing says that it does so
 	// because the volume was never used.
 	Going, Undoing bool
-	// Since is when the record was made.
+	// Since is when the record was created.
 	Since metav1.Time
 	words string
 }
 
-// String names the volume for people.
+// String names the volume for messages.
 func (h Holder) String() string { return h.words }
 
 // Holders gives the volumes with a driver's handle, except the volume of that name. These are

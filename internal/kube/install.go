@@ -18,11 +18,11 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 )
 
-// installer is the field manager under which objects are applied.
+// installer is the field manager for applied objects.
 const installer = client.FieldOwner("tarn-install")
 
-// dispensable are the kinds that API servers before 1.36 do not serve, unless they are
-// told to: what the policies add at admission a controller adds just after.
+// dispensable are kinds that API servers before 1.36 do not serve by default. A controller adds
+// shortly afterwards what these policies add at admission.
 var dispensable = []string{"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
 
 // Install applies objects as Apply does. It then waits until the API server serves the custom
@@ -91,8 +91,8 @@ func waitEstablished(ctx context.Context, c client.Client, name string) error {
 	})
 }
 
-// policyName is the policy of deploy/policies/pavprovisioners.yaml, which its
-// refusals name.
+// policyName is the policy of deploy/policies/pavprovisioners.yaml. Its rejections contain the
+// name.
 const policyName = "pavprovisioners.tarn.dev"
 
 // waitEnforced waits until the policy rejects what it should. The API server takes a moment to

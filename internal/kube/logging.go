@@ -136,7 +136,7 @@ func changes(o client.Object, patch client.Patch) []string {
 	return changed
 }
 
-// stateOf gives the phase and the conditions of an object as key-value pairs: what its
+// stateOf gives the phase and the conditions of an object as key-value pairs. They show what its
 // controller waits for.
 func stateOf(o client.Object) []any {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
@@ -170,7 +170,7 @@ func stateOf(o client.Object) []any {
 	return pairs
 }
 
-// loggingManager logs what its controllers tell by Events.
+// loggingManager logs the Events of its controllers.
 type loggingManager struct{ ctrl.Manager }
 
 func (m loggingManager) GetEventRecorder(name string) events.EventRecorder {

@@ -10,11 +10,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// FinalizerExternalProvisioner keeps a PersistentVolume until its provisioner has
-// destroyed the storage behind it; the name is Kubernetes' own.
+// FinalizerExternalProvisioner keeps a PersistentVolume until its provisioner has destroyed the
+// storage behind it. The name is Kubernetes' own.
 const FinalizerExternalProvisioner = "external-provisioner.volume.kubernetes.io/finalizer"
 
-// Get reads an object into into, nil if there is none.
+// Get reads an object into into. The result is nil if the object does not exist.
 func Get[T client.Object](ctx context.Context, reader client.Reader, key client.ObjectKey, into T, options ...client.GetOption) (T, error) {
 	var none T
 	switch err := reader.Get(ctx, key, into, options...); {
@@ -62,10 +62,10 @@ func RemoveFinalizer[T client.Object](ctx context.Context, c client.Client, o T,
 }
 
 const (
-	// noteBytes is what an Event's note may hold.
+	// noteBytes is the longest note of an Event, in bytes.
 	noteBytes = 1024
-	// messageBytes bounds a message in a status, so that no text of a template or a
-	// pod makes an object too large to be written.
+	// messageBytes limits a message in a status, so that no text of a template or a pod makes an
+	// object too large to be written.
 	messageBytes = 4096
 )
 
@@ -73,13 +73,13 @@ const (
 // Readers of Events recognise them by it.
 const RefusedWrite = "the API server rejects a write: "
 
-// Note cuts a message to what an Event may hold.
+// Note cuts a message to the length limit of an Event.
 func Note(message string) string { return Cut(message, noteBytes) }
 
-// Message cuts a message to what a status should hold.
+// Message cuts a message to the length limit of a status.
 func Message(message string) string { return Cut(message, messageBytes) }
 
-// Cut shortens a text to at most most bytes, on the border of a character.
+// Cut shortens a text to at most most bytes, between two characters.
 func Cut(text string, most int) string {
 	const ellipsis = "..."
 	if len(text) <= most {

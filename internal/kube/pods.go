@@ -16,7 +16,7 @@ import (
 )
 
 // PodsByClaim is the index of AllPods by the names of the claims that a pod uses, as
-// volume.ClaimsOfPod has them; to be asked together with a namespace.
+// volume.ClaimsOfPod gives them. Query it together with a namespace.
 const PodsByClaim = "spec.volumes.claim"
 
 // AllPods adds a cache of every pod of the cluster to a manager. The manager's own cache holds only
@@ -56,8 +56,8 @@ func AllPods(mgr ctrl.Manager) (cache.Cache, error) {
 	return pods, nil
 }
 
-// cacheOfManager makes a manager treat a cache as it does its own: started first, and
-// filled before anything that reads it runs.
+// cacheOfManager makes a manager treat a cache like its own: it is started first, and filled before
+// any reader runs.
 type cacheOfManager struct{ cache.Cache }
 
 // GetCache makes the manager treat it as a cache, not as another runnable.
@@ -119,7 +119,7 @@ func trimVolumes(volumes []corev1.Volume) []corev1.Volume {
 	return kept
 }
 
-// trimContainers keeps which state a container is in, and nothing of the state.
+// trimContainers keeps which state a container is in, without the state's details.
 func trimContainers(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
 	var kept []corev1.ContainerStatus
 	for i := range statuses {

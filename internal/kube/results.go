@@ -12,13 +12,13 @@ import (
 // ControllerName is the name under which Tarn's controllers post Events.
 const ControllerName = "tarn-controller"
 
-// ErrStale says that the cache is behind what the API server has, so that a decision made
-// from it must not be carried out.
+// ErrStale says that the cache is behind the API server, so that a decision made from it must not
+// be carried out.
 var ErrStale = errors.New("the cache is behind")
 
-// Outcome turns the end of a reconcile into what controller-runtime wants. Conflict and
-// ErrStale are not failures: the object is reconciled again as soon as the cache has caught
-// up. at is when to reconcile though no event arrives. Zero means never.
+// Outcome turns the end of a reconcile into the result for controller-runtime. Conflict and
+// ErrStale are not failures: the object is reconciled again as soon as the cache has caught up. at
+// is when to reconcile without an event. Zero means never.
 func Outcome(err error, at, now time.Time) (reconcile.Result, error) {
 	if apierrors.IsConflict(err) || errors.Is(err, ErrStale) {
 		return reconcile.Result{RequeueAfter: catchUpPause}, nil
@@ -36,12 +36,12 @@ func Outcome(err error, at, now time.Time) (reconcile.Result, error) {
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
-// overduePause is how long what should have been looked at before now waits: a time
-// that has passed and yet moves nothing must not become a loop.
+// overduePause is the pause before a reconcile that is overdue. A time in the past that changes
+// nothing must not become a busy loop.
 const overduePause = time.Second
 
-// RateLimiter is the pause after errors of every controller: it grows from a few
-// milliseconds, and stays short enough that nothing sleeps long after an outage.
+// RateLimiter gives the pause after errors of every controller. It grows from a few milliseconds,
+// and stays short enough to recover soon after an outage.
 func RateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, 30*time.Second)
 }

@@ -73,7 +73,7 @@ func (s *Sharing) claim(c *corev1.PersistentVolumeClaim) {
 	c.Spec.VolumeMode = s.mode(c.Spec.VolumeMode)
 }
 
-// volume leaves the annotations alone: among them is the uid of its record.
+// volume leaves the annotations alone, because they contain the UID of its record.
 func (s *Sharing) volume(v *corev1.PersistentVolume) {
 	v.Labels, v.Finalizers = s.words(v.Labels), s.list(v.Finalizers)
 	v.Spec.Capacity = s.sizes(v.Spec.Capacity)
@@ -148,8 +148,8 @@ func (s *Sharing) sizes(l corev1.ResourceList) corev1.ResourceList {
 	return s.resources.same(key.String(), l)
 }
 
-// text is the key of a part that is made of words. Each has its length before it, so
-// that no word, whatever its user has put into it, reads as two.
+// text is the key of a part that is made of words. Each word has its length before it, so that no
+// word that a user has chosen can read as two.
 type text struct{ strings.Builder }
 
 func (t *text) add(word string) {
@@ -159,8 +159,8 @@ func (t *text) add(word string) {
 // pool remembers parts of objects by their content.
 type pool[T any] struct{ known map[string]T }
 
-// same gives the part that was remembered under a key, or remembers this one. An empty
-// key is that of nothing, which need not be shared.
+// same gives the part that was remembered under a key, or remembers this one. A part with an empty
+// key is empty and need not be shared.
 func (p *pool[T]) same(key string, part T) T {
 	if key == "" || len(key) > longestPart {
 		return part
@@ -171,7 +171,7 @@ func (p *pool[T]) same(key string, part T) T {
 	if p.known == nil || len(p.known) == poolParts {
 		p.known = make(map[string]T)
 	}
-	// The key may be a piece of what was decoded, which it must not keep.
+	// The key may be a slice of decoded text: copy it, so as not to keep all of that text.
 	p.known[strings.Clone(key)] = part
 	return part
 }

@@ -73,8 +73,8 @@ func (s *steadyWatch) run(now watch.Interface, again func() (watch.Interface, er
 	}
 }
 
-// forward passes events on until there are no more. It says whether the watch was ended by
-// the other side before it had told of anything.
+// forward passes events on until the watch ends. It says whether the API server ended the watch
+// before the first event.
 func (s *steadyWatch) forward(from watch.Interface) bool {
 	silent := true
 	for {

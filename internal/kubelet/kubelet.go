@@ -24,15 +24,15 @@ import (
 const (
 	// patience is the timeout for an answer of a kubelet.
 	patience = 3 * time.Second
-	// fresh is how long an answer is good for: kubelets measure once a minute.
+	// fresh is how long an answer is reused: kubelets measure once a minute.
 	fresh = 10 * time.Second
-	// nodes is of how many nodes answers are kept, atOnce how many are asked at once.
+	// nodes is for how many nodes answers are kept, atOnce how many nodes are asked at once.
 	nodes, atOnce = 512, 8
-	// longest is how much of an answer is read, in bytes.
+	// longest is how many bytes of an answer are read.
 	longest = 64 << 20
 )
 
-// Kubelets asks them. It may be used by many goroutines.
+// Kubelets asks kubelets. It is safe for concurrent use.
 type Kubelets struct {
 	reader client.Reader
 	http   *http.Client
@@ -122,7 +122,7 @@ func (k *Kubelets) node(ctx context.Context, name string) (map[client.ObjectKey]
 	return told, nil
 }
 
-// summary is what of a kubelet's answer is read.
+// summary is the part of a kubelet's answer that is read.
 type summary struct {
 	Pods []struct {
 		Volume []struct {

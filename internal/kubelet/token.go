@@ -18,16 +18,15 @@ import (
 // issue. A token is used for half of it.
 const life = 10 * time.Minute
 
-// As has what asks kubelets do so as a service account, by tokens that c gets for it. A
-// kubelet of a stolen node can use a token that it is shown: it must be one of an account
-// that may do nothing but this.
+// As asks kubelets as a service account, with tokens that c gets for it. A kubelet of a stolen node
+// can use a token that it is shown. So the account must have no other right.
 func As(c client.Client, account client.ObjectKey) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return &wearer{client: c, account: account, next: next}
 	}
 }
 
-// wearer carries calls with the token of an account.
+// wearer sends calls with the token of an account.
 type wearer struct {
 	client  client.Client
 	account client.ObjectKey

@@ -1,7 +1,6 @@
-// Package action is the vocabulary of what controllers do to the cluster, and the runner
-// that does it. A controller gathers a view, plans a list of actions from it by a pure
-// function, and has the runner do them in order. The package knows no controller and no
-// policy.
+// Package action defines the writes of controllers to the cluster, and the runner that does them. A
+// controller gathers a view, plans a list of actions from it with a pure function, and passes them
+// to the runner, which does them in order. The package knows no controller and no policy.
 package action
 
 import (
@@ -19,15 +18,15 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// Action is one write. Doing an action twice does no harm: the process can be killed at
-// any line, and the next reconcile plans again from what was written.
+// Action is one write. An action may be repeated: the process can be killed at any line, and the
+// next reconcile plans again from what was written.
 type Action interface {
 	do(context.Context, *run) error
 }
 
 type (
-	// Create creates an object. One of its name that exists is no error: the cache had not
-	// shown it, and its event brings the controller back.
+	// Create creates an object. An existing object of that name is no error: the cache had not
+	// shown it, and its event enqueues the controller's object again.
 	Create struct{ Object client.Object }
 
 	// Patch writes the difference between two versions of an object. From must be the API server's
@@ -38,7 +37,7 @@ type (
 	// PatchStatus is Patch for the status.
 	PatchStatus struct{ From, To client.Object }
 
-	// Update writes a whole object, which has the version that it was computed from.
+	// Update writes a whole object. To has the version that it was computed from.
 	Update struct{ To client.Object }
 
 	// UpdateStatus writes a whole status. To has the version that it was computed from.
@@ -57,11 +56,11 @@ type (
 	// Delete deletes an object by its UID. An object that no longer exists is no error.
 	Delete struct {
 		Object client.Object
-		// Unchanged demands that the object is as it was read, too.
+		// Unchanged also requires that the object has the version that was read.
 		Unchanged bool
 		// Grace is the grace period in seconds; nil means the object's own.
 		Grace *int64
-		// Propagation says what becomes of dependents, empty for the API server's default.
+		// Propagation says what happens to dependents; empty for the API server's default.
 		Propagation client.PropagationPolicy
 	}
 
@@ -73,14 +72,14 @@ type (
 	Emit struct {
 		About, Related client.Object
 		Type, Reason   string
-		// Doing is the Event's action. Events that differ in their note alone are merged
-		// unless Doing differs, too.
+		// Doing is the Event's action. Events that differ only in their note are merged, unless
+		// Doing differs, too.
 		Doing string
 		Note  string
 	}
 )
 
-// StepPods starts and deletes the pods of steps. steppod.Steps does.
+// StepPods starts and deletes the pods of steps; steppod.Steps implements it.
 type StepPods interface {
 	Start(context.Context, *corev1.Pod) error
 	Discard(context.Context, *corev1.Pod) error

@@ -104,7 +104,7 @@ type findings struct {
 	attributes []string
 }
 
-// none says what there is.
+// none is an error that lists the findings, if there are any.
 func (f *findings) none() error {
 	switch {
 	case f.count > 0:

@@ -45,7 +45,7 @@ func wipe(ctx context.Context, device *os.File, method tarnv1.RecycleMethod, cer
 	return nil
 }
 
-// sizeOf gives the bytes of a block device; nothing else has any.
+// sizeOf gives the bytes of a block device. Any other file is an error.
 func sizeOf(device *os.File) (int64, error) {
 	info, err := device.Stat()
 	if err != nil {
@@ -116,7 +116,7 @@ func trimmed(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate)
 }
 
 const (
-	// trimsAtMost is how often a file system is asked to discard until it does.
+	// trimsAtMost is how often a file system is asked to discard before it counts as unable.
 	trimsAtMost = 3
 	// freedAnew is the size of a file that no file system stores in its inode.
 	freedAnew = 64 << 10

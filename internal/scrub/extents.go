@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fiemap is the request for where a file's content lies, FS_IOC_FIEMAP of linux/fs.h.
+// fiemap is the ioctl for where a file's content lies, FS_IOC_FIEMAP of linux/fs.h.
 const fiemap = 0xc020660b
 
 // Flags of linux/fiemap.h: write the file out first; the last extent; an extent without a place of
@@ -42,7 +42,7 @@ func (e extents) merged() extents {
 	return out
 }
 
-// total is how much the parts are together, which must not overlap.
+// total is the total size of parts that do not overlap.
 func (e extents) total() (size int64) {
 	for _, x := range e {
 		size += x.to - x.from

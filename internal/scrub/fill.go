@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// fillFiles is about how many files take the free space, so that a part of it can be
-	// given back.
+	// fillFiles is about how many files take the free space, so that a part of it can be freed
+	// again.
 	fillFiles = 64
-	// rounds is how often a part is given back to reach what was not given out.
+	// rounds is how often a part is freed to reach reserved space.
 	rounds = 64
 )
 
@@ -28,10 +28,10 @@ type filler struct {
 	ctx   context.Context
 	dir   *os.File
 	zeros []byte
-	// free is what was free before, each what a file may take, both in bytes.
+	// free is the free space at the start, each the limit of a file, both in bytes.
 	free, each int64
 	files      []*os.File
-	// made counts the files there ever were, fresh those of this round.
+	// made counts all files, fresh those of this round.
 	made, fresh int
 	covered     extents
 	unreached   int64
@@ -62,12 +62,12 @@ func freeOf(dir *os.File) (int64, error) {
 	return int64(fs.Bfree) * fs.Bsize, nil
 }
 
-// fill writes until every block that was free has been written, as far as the file
-// system gives them out.
+// fill writes until it has written every block that was free, if the file system gives them all
+// out.
 func (f *filler) fill() error {
 	for range rounds {
-		// Ever smaller pieces go into what the larger ones leave; the smallest is no
-		// larger than any block, and takes a whole one.
+		// Smaller pieces fill what the larger ones leave. The smallest is no larger than any block,
+		// and takes a whole one.
 		for _, size := range []int{len(f.zeros), 64 << 10, 4 << 10, 512} {
 			if err := f.fillBy(size); err != nil {
 				return err
@@ -84,8 +84,8 @@ func (f *filler) fill() error {
 	return fmt.Errorf("%d bytes of free space could not be overwritten, because the file system reserves them: use %s, or a block volume", f.unreached, tarnv1.RecycleDiscard)
 }
 
-// account reads a sample of all files back, notes where they are, and gives how many
-// bytes the file system says are free.
+// account reads back a sample of all files, records where they lie, and gives how many bytes the
+// file system reports as free.
 func (f *filler) account() (left int64, err error) {
 	if left, err = freeOf(f.dir); err != nil {
 		return 0, err
@@ -162,7 +162,7 @@ func (f *filler) next() (*os.File, error) {
 	return file, nil
 }
 
-// verify reads pieces of the files of this round back from the disk.
+// verify reads pieces of this round's files back from the disk.
 func (f *filler) verify() error {
 	buffer := make([]byte, sampleSize)
 	for _, file := range f.files[len(f.files)-f.fresh:] {
@@ -181,7 +181,7 @@ func (f *filler) verify() error {
 	return nil
 }
 
-// verifyZero reads pieces, count together, of something to which zeros were written.
+// verifyZero reads count pieces of a file or device to which zeros were written.
 func verifyZero(file *os.File, size int64, count int, buffer []byte, read sample) error {
 	return readPieces(file, size, count, buffer, func(at int64, data []byte) error {
 		read.add(at, data)
@@ -201,7 +201,7 @@ func mustBeZero(at int64, data []byte) error {
 	return nil
 }
 
-// readPieces reads beginning, end and random pieces of the buffer's size, count together.
+// readPieces reads count pieces of the buffer's size: the beginning, the end and random ones.
 func readPieces(file *os.File, size int64, count int, buffer []byte, each func(at int64, data []byte) error) error {
 	piece := int64(len(buffer))
 	for i := range count {

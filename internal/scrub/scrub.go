@@ -60,7 +60,7 @@ func Device(ctx context.Context, method tarnv1.RecycleMethod, path string) (tarn
 	return cert, nil
 }
 
-// sample is a growing hash of what was read back, and where.
+// sample is a growing hash of the data read back and its position.
 type sample struct{ hash hash.Hash }
 
 func newSample() sample { return sample{sha256.New()} }

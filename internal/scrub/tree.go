@@ -179,8 +179,8 @@ func unfix(dir *os.File, name string, do func() error) error {
 	return do()
 }
 
-// thaw takes the flags off a file that keep it from being removed, where that is
-// allowed: whatever comes after it says if it was not.
+// thaw clears the flags that keep a file from being removed, if it may. The caller's next call
+// fails if it may not.
 func thaw(fd int) {
 	flags, err := unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS)
 	if err == nil && flags&(immutable|appendOnly) != 0 {
@@ -204,7 +204,7 @@ func (r *removal) lift(dir *os.File, name, path string) error {
 	}
 }
 
-// explain words why something could not be removed.
+// explain says why an entry could not be removed.
 func explain(path string, err error) error {
 	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("%w: %s is a mount point, which is not deleted through; unmount it", ErrMount, path)

@@ -18,13 +18,13 @@ const (
 	filling = ".tarn-scrub"
 	// chunk is how much is written at once.
 	chunk = 4 << 20
-	// sampleSize is how much is read back at once, the others how often: of a device, and
-	// of each of the files that fill a file system.
+	// sampleSize is how many bytes are read back at once. The others are how many samples are read,
+	// of a device and of each file that fills a file system.
 	sampleSize, samplesOfDevice, samplesOfFile = 64 << 10, 256, 8
 )
 
-// overwritable are the file systems that write a file where it was, and keep the
-// content of files nowhere else.
+// overwritable are the file systems that overwrite a file in place, and keep no other copy of its
+// content.
 var overwritable = []string{"ext2", "ext3", "ext4", "xfs"}
 
 // zeroed overwrites each file in place and removes it. It then overwrites the free space, because
@@ -38,7 +38,7 @@ func zeroed(ctx context.Context, top *os.File, cert *tarnv1.RecycleCertificate) 
 		return err
 	}
 	defer func() { _ = unix.Munmap(zeros) }()
-	// What an earlier attempt has left are zeros, and room for the rest of the work.
+	// Remove the zeros of an earlier attempt: this attempt needs the space.
 	if err := RemoveTree(ctx, top, filling, ""); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func overwriter(ctx context.Context, zeros []byte) func(*os.File, string, string
 	}
 }
 
-// overwrite writes zeros over what a file has on disk, and leaves its holes.
+// overwrite writes zeros over a file's data on disk, and leaves its holes.
 func overwrite(ctx context.Context, file *os.File, zeros []byte) error {
 	for at := int64(0); ; {
 		begin, err := file.Seek(at, unix.SEEK_DATA)

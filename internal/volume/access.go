@@ -23,8 +23,7 @@ var modeNames = []struct {
 // the API server rejects those.
 const unknownMode Access = 1 << 7
 
-// AccessOf is the set of a list of access modes, whatever their order and however
-// often each is named.
+// AccessOf is the set of a list of access modes. Order and repetitions do not matter.
 func AccessOf(modes []corev1.PersistentVolumeAccessMode) Access {
 	var set Access
 	for _, mode := range modes {

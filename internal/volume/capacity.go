@@ -12,8 +12,8 @@ import (
 // Rounding says how a quantity with a fraction of a byte becomes whole bytes.
 type Rounding int
 
-// The ways a capacity is rounded. The size of a volume is rounded up, as a request is, so
-// that a volume made of the request as it is written fits its claim.
+// The ways a capacity is rounded. The size of a volume is rounded up, like a request, so that a
+// volume made with exactly the requested text fits its claim.
 const (
 	RoundDown Rounding = iota
 	RoundUp
@@ -43,7 +43,7 @@ func ParseCapacity(text string, r Rounding) (int64, error) {
 	return bytes.Int64(), nil
 }
 
-// canonicalSuffix turns the suffix K, which the original takes, into k.
+// canonicalSuffix turns the suffix K, which the original accepts, into k.
 func canonicalSuffix(text string) string {
 	if head, ok := strings.CutSuffix(text, "K"); ok {
 		return head + "k"
@@ -51,9 +51,9 @@ func canonicalSuffix(text string) string {
 	return text
 }
 
-// Bytes is a quantity of the API in whole bytes, rounded up as Quantity.Value does, by which
-// Kubernetes compares requests with volumes. A quantity beyond int64 gives the largest int64,
-// or the smallest.
+// Bytes is a quantity of the API in whole bytes. It rounds up like Quantity.Value, with which
+// Kubernetes compares requests and volumes. A quantity beyond int64 gives the largest or smallest
+// int64.
 func Bytes(q resource.Quantity) int64 {
 	if bytes, ok := q.AsInt64(); ok { // as nearly all are, of every claim that an event tells of
 		return bytes

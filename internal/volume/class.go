@@ -8,8 +8,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// DefaultClass is the class given to claims that say nothing of theirs: of those
-// marked as default the newest, of equally old ones the first by name; nil for none.
+// DefaultClass is the class for claims that set none: the newest of those marked as default, among
+// equally old ones the first by name. It is nil if none is marked.
 func DefaultClass(classes []*storagev1.StorageClass) *storagev1.StorageClass {
 	var best *storagev1.StorageClass
 	for _, class := range classes {
@@ -44,7 +44,7 @@ func WaitsForConsumer(class *storagev1.StorageClass) (bool, error) {
 	return *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer, nil
 }
 
-// inTree is what the names of plugins inside Kubernetes start with.
+// inTree begins the names of plugins built into Kubernetes.
 const inTree = "kubernetes.io/"
 
 // migrated maps each plugin built into Kubernetes to the CSI driver that replaced it.
@@ -71,7 +71,7 @@ func DriverFor(provisioner string) (driver string, ok bool) {
 // provisioner. Empty means that the annotation must be absent.
 func MigratedTo(provisioner string) string { return migrated[provisioner] }
 
-// ProvisionerOf is the provisioner a claim was given to, empty for none.
+// ProvisionerOf is the provisioner that a claim was assigned to; empty for none.
 func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {
 	if name, ok := claim.Annotations[AnnProvisioner]; ok {
 		return name

@@ -10,11 +10,10 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Misfit is a reason why a volume cannot serve a claim; empty: there is none.
+// Misfit is a reason why a volume cannot serve a claim; empty means that it can.
 type Misfit string
 
-// The reasons, in the order in which they are looked for. The later one is, the
-// nearer the volume came.
+// The reasons, in the order of the checks. A later reason means a closer match.
 const (
 	Fits             Misfit = ""
 	MisfitTaken      Misfit = "Taken"           // it belongs to another claim
@@ -46,20 +45,19 @@ func rank(m Misfit) int {
 	return -1
 }
 
-// BoundTo says whether a volume points at a claim: by name, and by uid where it
-// names one.
+// BoundTo says whether a volume points at a claim: by name, and by UID if the claimRef has one.
 func BoundTo(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	ref := v.Spec.ClaimRef
 	return ref != nil && ref.Name == claim.Name && ref.Namespace == claim.Namespace && (ref.UID == "" || ref.UID == claim.UID)
 }
 
-// HeldBy says whether a volume points at a claim by its uid.
+// HeldBy says whether a volume points at a claim by its UID.
 func HeldBy(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	return BoundTo(v, claim) && v.Spec.ClaimRef.UID == claim.UID
 }
 
-// Capacity is the size of a volume, nil where it has none. One of more than 40 digits
-// counts as 10^41 bytes.
+// Capacity is the size of a volume, or nil if it has none. A size of more than 40 digits counts as
+// 10^41 bytes.
 func Capacity(v *corev1.PersistentVolume) *resource.Quantity {
 	q, ok := v.Spec.Capacity[corev1.ResourceStorage]
 	if !ok {
@@ -69,14 +67,14 @@ func Capacity(v *corev1.PersistentVolume) *resource.Quantity {
 	return &q
 }
 
-// Request is the size a claim asks for; zero where it asks for none. One of more than
-// 40 digits counts as 10^42 bytes, which no volume has.
+// Request is the size a claim asks for; zero if it sets none. A size of more than 40 digits counts
+// as 10^42 bytes, which no volume has.
 func Request(claim *corev1.PersistentVolumeClaim) resource.Quantity {
 	return bounded(claim.Spec.Resources.Requests[corev1.ResourceStorage], mostDigits+2)
 }
 
-// BeyondLimit gives the limit of a claim that asks for more than its limit, compared in whole
-// bytes. No volume is right for such a claim, and only its author can correct it.
+// BeyondLimit gives the limit of a claim that requests more than its limit, compared in whole
+// bytes. No volume fits such a claim, and only its author can correct it.
 func BeyondLimit(claim *corev1.PersistentVolumeClaim) (limit resource.Quantity, beyond bool) {
 	limit, limited := claim.Spec.Resources.Limits[corev1.ResourceStorage]
 	return limit, limited && Bytes(claim.Spec.Resources.Requests[corev1.ResourceStorage]) > Bytes(limit)
@@ -95,7 +93,7 @@ func Selector(claim *corev1.PersistentVolumeClaim) (labels.Selector, error) {
 	return selector, nil
 }
 
-// Free says whether a volume can be given to any claim it fits.
+// Free says whether a volume can be given to any claim that it fits.
 func Free(v *corev1.PersistentVolume) bool {
 	return v.Spec.ClaimRef == nil && v.DeletionTimestamp == nil && v.Status.Phase == corev1.VolumeAvailable && Capacity(v) != nil
 }
@@ -125,8 +123,8 @@ func HasSource(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.DataSource != nil || claim.Spec.DataSourceRef != nil
 }
 
-// ForPopulator says whether a claim's data come from an object that only a volume populator
-// knows: of a kind other than VolumeSnapshot and PersistentVolumeClaim.
+// ForPopulator says whether a claim's data comes from an object that only a volume populator knows:
+// of a kind other than VolumeSnapshot and PersistentVolumeClaim.
 func ForPopulator(claim *corev1.PersistentVolumeClaim) bool {
 	from := claim.Spec.DataSourceRef
 	if from == nil || from.Kind == "" {

@@ -50,8 +50,7 @@ func isForgotten(name string) bool {
 		strings.HasPrefix(name, "volume.beta.kubernetes.io/") || strings.HasPrefix(name, "volume.alpha.kubernetes.io/")
 }
 
-// RememberClaim gives what AnnotationClaim is to hold, always the same text for the
-// same claim.
+// RememberClaim gives the value of AnnotationClaim. The same claim always gives the same text.
 func RememberClaim(claim *corev1.PersistentVolumeClaim) (string, error) {
 	memory := ClaimMemory{Labels: claim.Labels, Annotations: maps.Clone(claim.Annotations), Spec: *claim.Spec.DeepCopy(), Created: claim.CreationTimestamp}
 	maps.DeleteFunc(memory.Annotations, func(name, _ string) bool { return isForgotten(name) })
@@ -71,8 +70,8 @@ func RememberClaim(claim *corev1.PersistentVolumeClaim) (string, error) {
 	return string(data), nil
 }
 
-// SameMemory says that two states of a claim are remembered alike: what differs is what
-// binders and provisioners note.
+// SameMemory says whether two states of a claim give the same memory: they differ only in what
+// binders and provisioners write.
 func SameMemory(a, b *corev1.PersistentVolumeClaim) bool {
 	one, other := a.Spec, b.Spec
 	one.VolumeName, other.VolumeName = "", ""

@@ -4,26 +4,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Kubernetes' own annotations of claims and volumes. Where no value is named only
-// their presence counts, and binders write AnnYes.
+// Kubernetes' own annotations of claims and volumes. If no value is named here, only their presence
+// counts, and binders write AnnYes.
 const (
-	// AnnBindCompleted is on a claim that was bound once.
+	// AnnBindCompleted marks a claim that was bound once.
 	AnnBindCompleted = "pv.kubernetes.io/bind-completed"
 	// AnnBoundByController marks a claim or volume whose side of the binding was written by a
 	// binder or the scheduler, not by a person.
 	AnnBoundByController = "pv.kubernetes.io/bound-by-controller"
-	// AnnProvisionedBy names on a volume the provisioner that made it.
+	// AnnProvisionedBy names the provisioner that made a volume.
 	AnnProvisionedBy = "pv.kubernetes.io/provisioned-by"
-	// AnnProvisioner and AnnBetaProvisioner name on a claim the provisioner that is
-	// to make its volume. Both are written, the first is read first.
+	// AnnProvisioner and AnnBetaProvisioner name the provisioner that must make a claim's volume.
+	// Both are written; the first has priority when read.
 	AnnProvisioner     = "volume.kubernetes.io/storage-provisioner"
 	AnnBetaProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
-	// AnnSelectedNode names on a claim the node the scheduler has chosen.
+	// AnnSelectedNode names the node that the scheduler has chosen for a claim.
 	AnnSelectedNode = "volume.kubernetes.io/selected-node"
 	// AnnMigratedTo names the CSI driver that took over from the plugin named by the
 	// provisioner's annotation.
 	AnnMigratedTo = "pv.kubernetes.io/migrated-to"
-	// AnnPreResizeCapacity is on a volume the quantity to report as its claim's.
+	// AnnPreResizeCapacity is the capacity that a claim must report while its volume grows; it is
+	// on the volume.
 	AnnPreResizeCapacity = "volume.alpha.kubernetes.io/pre-resize-capacity"
 	// AnnDefaultClass and AnnBetaDefaultClass mark a class as the default by the
 	// value "true" alone.
@@ -36,14 +37,14 @@ const (
 
 // Finalizers that keep a volume until its storage is deleted.
 const (
-	// FinalizerInTree is a binder's, on volumes of provisioners inside Kubernetes.
+	// FinalizerInTree is set by a binder, on volumes of provisioners built into Kubernetes.
 	FinalizerInTree = "kubernetes.io/pv-controller"
-	// FinalizerExternal is an external provisioner's.
+	// FinalizerExternal is set by an external provisioner.
 	FinalizerExternal = "external-provisioner.volume.kubernetes.io/finalizer"
 )
 
-// ClassOf is the class of a claim, empty for none. The beta annotation counts before
-// the field, even where it is empty.
+// ClassOf is the class of a claim, empty for none. The beta annotation overrides the field, even if
+// it is empty.
 func ClassOf(claim *corev1.PersistentVolumeClaim) string {
 	if class, ok := claim.Annotations[corev1.BetaStorageClassAnnotation]; ok {
 		return class
@@ -54,8 +55,8 @@ func ClassOf(claim *corev1.PersistentVolumeClaim) string {
 	return ""
 }
 
-// HasClass says whether a claim says anything about its class. An empty class is a
-// class too: it asks for volumes without one, and is never given the default.
+// HasClass says whether a claim sets a class. An empty class is a class, too: it asks for volumes
+// without one, and never gets the default.
 func HasClass(claim *corev1.PersistentVolumeClaim) bool {
 	_, annotated := claim.Annotations[corev1.BetaStorageClassAnnotation]
 	return annotated || claim.Spec.StorageClassName != nil
@@ -69,8 +70,7 @@ func ClassOfVolume(v *corev1.PersistentVolume) string {
 	return v.Spec.StorageClassName
 }
 
-// AttributesClassOf and its sister give the name of the VolumeAttributesClass, empty
-// for none.
+// AttributesClassOf gives the name of a claim's VolumeAttributesClass, empty for none.
 func AttributesClassOf(claim *corev1.PersistentVolumeClaim) string {
 	return orEmpty(claim.Spec.VolumeAttributesClassName)
 }

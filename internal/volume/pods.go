@@ -27,7 +27,7 @@ func ClaimsOfPod(pod *corev1.Pod) []string {
 // EphemeralClaim is the name of the claim behind a pod's ephemeral volume.
 func EphemeralClaim(pod, volume string) string { return pod + "-" + volume }
 
-// ClaimOf is the name of the claim that a pod's volume is taken from, empty where it is none.
+// ClaimOf is the name of the claim behind a pod's volume; empty if the volume is not a claim.
 func ClaimOf(pod *corev1.Pod, v *corev1.Volume) string {
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -81,22 +81,22 @@ func UsesFormer(pod *corev1.Pod, claim string, successor *corev1.PersistentVolum
 	return pod.Spec.NodeName != "" && !pod.CreationTimestamp.After(successor.CreationTimestamp.Time)
 }
 
-// ShutDown says that the kubelet has nothing of a pod left: it was deleted, and its
-// grace is over.
+// ShutDown says whether the kubelet is done with a pod: it was deleted, and its grace period is
+// over.
 func ShutDown(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
 }
 
-// Ended says that no container of a pod runs or will run again: the pod has succeeded
-// or failed, or it is being deleted and all have stopped.
+// Ended says whether no container of a pod runs or will run again: the pod has succeeded or failed,
+// or it is being deleted and all containers have stopped.
 func Ended(pod *corev1.Pod) bool {
 	s := &pod.Status
 	return s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed ||
 		pod.DeletionTimestamp != nil && stopped(s.InitContainerStatuses) && stopped(s.ContainerStatuses) && stopped(s.EphemeralContainerStatuses)
 }
 
-// Started says that a container of a pod runs or has run, also before its node was last
-// started: the pod had its volumes once.
+// Started says whether a container of a pod runs or has run, even before the last start of its
+// node. The pod has then had its volumes.
 func Started(pod *corev1.Pod) bool {
 	s := &pod.Status
 	return s.Phase != "" && s.Phase != corev1.PodPending || ran(s.InitContainerStatuses) || ran(s.ContainerStatuses)

@@ -35,7 +35,7 @@ func Surplus(set *tarnv1.PersistentVolumeSet, namespace string) *corev1.ObjectRe
 	}
 }
 
-// GivenUp says that a volume was given to a claim of that kind.
+// GivenUp says whether a volume was given to such a surplus claim.
 func GivenUp(v *corev1.PersistentVolume, namespace string) bool {
 	ref := v.Spec.ClaimRef
 	return ref != nil && ref.Namespace == namespace && strings.HasPrefix(ref.Name, PoolPrefix) && strings.HasSuffix(ref.Name, surplusSuffix)

@@ -43,5 +43,5 @@ func Drawn(v *corev1.PersistentVolume) {
 	}
 }
 
-// ScrubClaim is the name of the claim that a volume has while it is scrubbed.
+// ScrubClaim is the name of the claim of a volume while it is scrubbed.
 func ScrubClaim(v *corev1.PersistentVolume) string { return tarnv1.ScrubPrefix + string(v.UID) }

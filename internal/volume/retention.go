@@ -17,15 +17,15 @@ type Retention struct {
 	Time time.Duration
 	// Unknown says that no setting was found, and that the class, which may have one, was deleted.
 	Unknown bool
-	// Wrong is why the text cannot be understood, with where it stands.
+	// Wrong says why the text cannot be parsed, and where it is set.
 	Wrong string
 }
 
 // Wanted says whether the volume must be kept, even if only until a wrong text is corrected.
 func (r Retention) Wanted() bool { return r.Wrong != "" || r.Time > 0 }
 
-// RetentionOf asks the volume, the sets that select it, and its class, nil for none, in
-// this order. Of several sets the longest counts.
+// RetentionOf reads the setting from the volume, the sets that select it, and its class, in this
+// order. The class may be nil. Of several sets the longest retention counts.
 func RetentionOf(v *corev1.PersistentVolume, sets []tarnv1.PersistentVolumeSet, class *storagev1.StorageClass) Retention {
 	if text := v.Annotations[tarnv1.AnnotationRetention]; text != "" {
 		return readRetention("annotation of the PersistentVolume", text)

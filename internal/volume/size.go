@@ -8,20 +8,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// The API server takes any quantity, 1e30000000 too, and comparing that with another
-// writes all its digits out, which takes seconds. No size of storage is near these
-// bounds.
+// The API server accepts any quantity, even 1e30000000. A comparison writes out all its digits,
+// which takes seconds. No real storage comes near these bounds.
 const (
 	// mostDigits is how many decimal digits a size may have before its point.
 	mostDigits = 40
-	// mostBits is how many bits the digits of a size may take, all of them: those
-	// before the point and nine after it.
+	// mostBits is how many bits all digits of a size may take: those before the point and nine
+	// after it.
 	mostBits = 170
-	// longestSize is how many characters a size may be written in.
+	// longestSize is how many characters the text of a size may have.
 	longestSize = 64
 )
 
-// tooLarge says whether a quantity is beyond all sizes, without writing it out.
+// tooLarge says whether a quantity exceeds every real size, without writing it out.
 func tooLarge(q resource.Quantity) bool {
 	if _, small := q.AsInt64(); small {
 		return false
@@ -43,8 +42,7 @@ func bounded(q resource.Quantity, exponent resource.Scale) resource.Quantity {
 	return *resource.NewScaledQuantity(int64(q.Sign()), exponent)
 }
 
-// readable says whether a text can be read as a size without writing out an exponent
-// that is beyond all sizes.
+// readable says whether a text can be parsed as a size without writing out a huge exponent.
 func readable(text string) bool {
 	if len(text) > longestSize {
 		return false

@@ -4,7 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ClaimState is what a claim is at this moment, by itself.
+// ClaimState is the present state of a claim by itself.
 type ClaimState string
 
 // The states of a claim.
@@ -25,13 +25,13 @@ func StateOfClaim(claim *corev1.PersistentVolumeClaim) ClaimState {
 	return ClaimUnbound
 }
 
-// WasBound says that a claim has a volume, or had one: pods may have been started on it.
+// WasBound says whether a claim has or had a volume: pods may have been started on it.
 func WasBound(claim *corev1.PersistentVolumeClaim) bool {
 	phase := claim.Status.Phase
 	return phase == corev1.ClaimBound || phase == corev1.ClaimLost || StateOfClaim(claim) == ClaimCompleted
 }
 
-// Link is how a volume stands to one claim.
+// Link is the relation of a volume to one claim.
 type Link string
 
 // How a volume may be linked to a claim.
@@ -43,7 +43,7 @@ const (
 	LinkOther    Link = "Other"    // it points at another claim, or another of that name
 )
 
-// LinkOf classifies a volume, nil for none, from a claim's point of view.
+// LinkOf classifies a volume, which may be nil, from a claim's point of view.
 func LinkOf(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Link {
 	switch {
 	case v == nil:
@@ -58,7 +58,7 @@ func LinkOf(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Lin
 	return LinkHeld
 }
 
-// State is what a volume is at this moment, together with the claim it points at.
+// State is the present state of a volume, together with the claim it points at.
 type State string
 
 // The states of a volume.
@@ -72,8 +72,8 @@ const (
 	VolumeStray     State = "Stray"     // its claim has another volume, and it is to be kept
 )
 
-// StateOf classifies a volume. claim is the one of the name the volume points at,
-// nil for none; it counts only if it has the uid the volume points at.
+// StateOf classifies a volume. claim is the claim with the name in the claimRef, or nil. It counts
+// only if it has the UID in the claimRef.
 func StateOf(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) State {
 	ref := v.Spec.ClaimRef
 	switch {

@@ -12,7 +12,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// longestRetention is what time.Duration can count, with room for an addition.
+// longestRetention is within the range of time.Duration, with room for an addition.
 const longestRetention = 100 * 365 * 24 * time.Hour
 
 var leadingDays = regexp.MustCompile(`^([0-9]{1,6})d`)
@@ -45,8 +45,8 @@ func ParseRetention(text string) (time.Duration, error) {
 	return total, nil
 }
 
-// RetentionOfClass is what a class says about retention, and whether by annotation or,
-// where there is none, by parameter; an empty text where it says nothing.
+// RetentionOfClass is the retention that a class sets, by annotation or otherwise by parameter. It
+// is empty if the class sets none.
 func RetentionOfClass(annotations, parameters map[string]string) string {
 	if text := annotations[tarnv1.AnnotationRetention]; text != "" {
 		return text
@@ -54,7 +54,7 @@ func RetentionOfClass(annotations, parameters map[string]string) string {
 	return parameters[tarnv1.AnnotationRetention]
 }
 
-// Held says that a volume has its reclaim policy put off until its retention is over.
+// Held says whether the reclaim policy of a volume is postponed until its retention is over.
 func Held(v *corev1.PersistentVolume) bool {
 	return v.Annotations[tarnv1.AnnotationReclaimPolicy] != ""
 }
@@ -91,24 +91,24 @@ func OwnPolicy(v *corev1.PersistentVolume) corev1.PersistentVolumeReclaimPolicy 
 // labelTime is RFC 3339 in the characters a label may have.
 const labelTime = "2006-01-02T15.04.05Z"
 
-// Trash notes until when a released volume is kept. Times are to the second.
+// Trash records until when a released volume is kept. Times are to the second.
 func Trash(v *corev1.PersistentVolume, until time.Time) {
 	metav1.SetMetaDataAnnotation(&v.ObjectMeta, tarnv1.AnnotationTrashedUntil, until.UTC().Format(time.RFC3339))
 	ShowTrashed(v, until)
 }
 
-// ShowTrashed brings the label that kubectl users see to the time noted.
+// ShowTrashed sets the label that kubectl users see to the recorded time.
 func ShowTrashed(v *corev1.PersistentVolume, until time.Time) {
 	metav1.SetMetaDataLabel(&v.ObjectMeta, tarnv1.LabelTrashedUntil, until.UTC().Format(labelTime))
 }
 
-// Untrash removes until when a volume is kept, not the hold.
+// Untrash removes the record of until when a volume is kept, but not the hold.
 func Untrash(v *corev1.PersistentVolume) {
 	delete(v.Annotations, tarnv1.AnnotationTrashedUntil)
 	delete(v.Labels, tarnv1.LabelTrashedUntil)
 }
 
-// TrashedUntil is until when a volume is kept; known is false where nothing is noted.
+// TrashedUntil is until when a volume is kept; known is false if nothing is recorded.
 func TrashedUntil(v *corev1.PersistentVolume) (until time.Time, known bool, err error) {
 	text, known := v.Annotations[tarnv1.AnnotationTrashedUntil]
 	if !known {

@@ -14,12 +14,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Plugin is one provisioner of this kind.
+// Plugin is one in-process provisioner.
 type Plugin struct {
-	// Name is what classes call it.
+	// Name is its name in classes.
 	Name string
-	// Node is the node its volumes lie on; empty where they are reached from all. A
-	// plugin of one node can only work in a process that runs there.
+	// Node is the node its volumes lie on; empty if all nodes can reach them. A plugin of one node
+	// works only in a process on that node.
 	Node string
 	// Place is an ID of the storage its volumes lie in. Another storage at the same address has
 	// another ID: a path does not tell one disk from another. Place is recorded with every volume.
@@ -29,26 +29,26 @@ type Plugin struct {
 	Creator Creator
 	// Deleter is nil if volumes cannot be deleted. Their deletion is then rejected.
 	Deleter Deleter
-	// Recycler is nil where volumes cannot be scrubbed.
+	// Recycler is nil if volumes cannot be scrubbed.
 	Recycler Recycler
 }
 
 // Request is a volume to be made.
 type Request struct {
-	// Name is the volume's, a DNS subdomain: the same name is the same volume.
+	// Name is the volume's name, a DNS subdomain: the same name is the same volume.
 	Name string
-	// Bytes is the least it must hold.
+	// Bytes is the least capacity.
 	Bytes int64
 	// Mode is the kind of volume wanted: files, or a raw block device.
 	Mode        corev1.PersistentVolumeMode
 	AccessModes []corev1.PersistentVolumeAccessMode
-	// Parameters are the class'.
+	// Parameters are those of the class.
 	Parameters map[string]string
 }
 
 // Asset is a volume that was made.
 type Asset struct {
-	// Source is how the kubelet reaches it.
+	// Source is the volume source for the kubelet.
 	Source corev1.PersistentVolumeSource
 	// Bytes is its capacity; 0 means the capacity asked for. Less than that is a failure.
 	Bytes int64
@@ -56,7 +56,7 @@ type Asset struct {
 
 // Volume is a volume that may have been made.
 type Volume struct {
-	// Name is that of its Request.
+	// Name is the name in its Request.
 	Name string
 	// Source is the source in its PersistentVolume. If nil, the call is about whatever was made
 	// under the name. A source that Create does not give for the name is rejected, and nothing is
@@ -69,12 +69,11 @@ type Volume struct {
 
 // Creator makes volumes.
 type Creator interface {
-	// Check says what of a request the plugin can never serve: the error names the
-	// field, its value and the remedy. It only computes.
+	// Check says why the plugin can never serve a request. The error names the field, its value and
+	// the remedy. Check only computes.
 	Check(r Request) error
-	// Create makes the volume, or finds it made. What an earlier call has made it
-	// leaves as it is, with its data. An error may leave a part behind, which Delete
-	// removes.
+	// Create makes the volume, or finds it. An existing volume stays as it is, with its data. After
+	// an error a part of the volume may exist, which Delete removes.
 	Create(ctx context.Context, r Request) (Asset, error)
 	// Misses is an error if a volume should lie where Create makes new ones, but another storage is
 	// there. The error names both storages and the remedy. It is nil for a volume that lies there
@@ -92,10 +91,10 @@ type Deleter interface {
 
 // Recycler empties volumes for their next user.
 type Recycler interface {
-	// Recycle leaves the volume as Create gives it, without any of its data. Its errors
-	// are those of Delete.
+	// Recycle leaves the volume as Create gives it, without any of its data. It has the same errors
+	// as Delete.
 	Recycle(ctx context.Context, v Volume) error
 }
 
-// ErrInUse is wrapped by an error that says what still uses a volume.
+// ErrInUse is wrapped by an error that names the users of a volume.
 var ErrInUse = errors.New("the volume is still in use")

@@ -29,14 +29,14 @@ const (
 	// rootMode is the mode of a root that New creates: only user root may walk to the volumes. The
 	// kubelet bind-mounts each volume into its pods, so pods need no way through the root.
 	rootMode = 0o700
-	// volumeMode is that of an emptyDir, for the same reason: whatever user a pod runs
-	// as, its volume is for it to write. A pod with an fsGroup gets it as group.
+	// volumeMode is the mode of an emptyDir, for the same reason: a pod may write to its volume as
+	// any user. A pod's fsGroup becomes its group.
 	volumeMode = 0o777
 	// doomed begins the name of a directory that is being deleted. No volume's name begins with a
 	// dot.
 	doomed = ".deleting-"
-	// doomedLong does where that would be too long. The longest name of a volume, 253
-	// bytes, just has room for it.
+	// doomedLong begins the name if doomed would make it too long. The longest name of a volume,
+	// 253 bytes, just fits.
 	doomedLong = ".-"
 )
 
@@ -48,8 +48,8 @@ func graveOf(name string) string {
 	return doomed + name
 }
 
-// VolumeOf is the name of the volume that an entry of a root belongs to, and whether it
-// is being deleted.
+// VolumeOf is the name of the volume to which an entry of a root belongs, and whether that is being
+// deleted.
 func VolumeOf(entry string) (name string, going bool) {
 	if name, going = strings.CutPrefix(entry, doomed); going {
 		return name, true
@@ -60,16 +60,16 @@ func VolumeOf(entry string) (name string, going bool) {
 // folders are the volumes below one root.
 type folders struct {
 	root string
-	// was is the root as it was found first.
+	// was is the root as first found.
 	was os.FileInfo
-	// id is what its marker held then.
+	// id is the ID in its marker at that time.
 	id string
 	// sync writes the content of a directory to disk, so that it survives a power cut.
 	sync func(*os.File) error
 }
 
-// New gives the plugin for a root on this machine, which is the node of that name in
-// the API. The root is made where it is missing.
+// New gives the plugin for a root on this machine; node is the machine's name in the API. A missing
+// root is created.
 func New(root, node string) (plugin.Plugin, error) {
 	if !filepath.IsAbs(root) || filepath.Clean(root) == "/" {
 		return plugin.Plugin{}, fmt.Errorf("root %q of host-path volumes: give an absolute path below /", root)
@@ -270,7 +270,7 @@ func (f folders) Recycle(ctx context.Context, v plugin.Volume) error {
 	return f.make(top, v.Name)
 }
 
-// openFor opens the root once it is clear that the volume lies in it.
+// openFor opens the root after checking that the volume lies in it.
 func (f folders) openFor(v plugin.Volume) (*os.File, error) {
 	if err := checkName(v.Name); err != nil {
 		return nil, err

@@ -19,23 +19,22 @@ const (
 	// the same path, such as the one beneath a disk that is not mounted. No volume's name begins
 	// with a dot.
 	marker = ".tarn-root"
-	// markerMode lets root alone read it, as the root itself.
+	// markerMode lets only user root read it, like the root itself.
 	markerMode = 0o600
-	// idBytes are those of an id, which is written as twice as many digits.
+	// idBytes is the length of an ID, which is written as twice as many digits.
 	idBytes = 16
-	// mostMarker is how much of a marker is read: an id, and blanks that an editor left.
+	// mostMarker is how much of a marker is read: an ID, and blanks that an editor left.
 	mostMarker = 64
-	// idAfter stands between the path of a root and its id in a place: what was begun in
-	// another root is not looked for in this one.
+	// idAfter separates the path of a root from its ID in a place. A volume begun in another root
+	// is so not looked for in this one.
 	idAfter = "#"
 )
 
-// IsMarker says whether an entry of a root is its marker, or what a start that was killed
-// has left of one.
+// IsMarker says whether an entry of a root is its marker, or the rest of one from a killed start.
 func IsMarker(entry string) bool { return entry == marker || strings.HasPrefix(entry, marker+".") }
 
-// place is an id of the root that no other has which may be found at its path; empty where
-// the root takes no marker.
+// place identifies the root among all that may be found at its path. It is empty if the root cannot
+// have a marker.
 func (f folders) place() string {
 	if f.id == "" {
 		return ""
@@ -43,9 +42,9 @@ func (f folders) place() string {
 	return f.root + idAfter + f.id
 }
 
-// mark reads the id of a root, after giving it one where it has none. All that start at
-// once get the same. A root that takes no marker, as it is full or read-only, has none:
-// what there is is served as before, for a deletion may be what makes room.
+// mark reads the ID of a root, and first creates one if there is none. Processes that start at the
+// same time get the same ID. A root that is full or read-only gets none. Its volumes are served all
+// the same, because a deletion may be what frees space.
 func (f folders) mark(top *os.File) (string, error) {
 	id, err := f.readMarker(top)
 	if !errors.Is(err, unix.ENOENT) {
@@ -112,12 +111,12 @@ func (f folders) notPlain() error {
 	return fmt.Errorf("%s is not the plain file that %s created; remove it, and %s", f.path(marker), Provisioner, f.mend())
 }
 
-// mend says how a root gets its id back.
+// mend says how a root gets its ID back.
 func (f folders) mend() string {
 	return fmt.Sprintf("write into it what annotation %s of the PersistentVolumes in %s has after #; if none has that, remove the file", tarnv1.AnnotationPlace, f.root)
 }
 
-// openAt opens an entry of a root that is a file, and follows no link.
+// openAt opens a file that is an entry of a root, and follows no link.
 func openAt(top *os.File, name string, flags int) (*os.File, error) {
 	for {
 		fd, err := unix.Openat(int(top.Fd()), name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, markerMode)

@@ -16,8 +16,8 @@ import (
 	"tarn.dev/tarn/internal/plugin"
 )
 
-// Fake keeps its volumes in memory. As storage it outlives the controllers that a
-// test kills and starts again.
+// Fake keeps its volumes in memory. Like storage, it outlives controllers that a test kills and
+// starts again.
 type Fake struct {
 	mu      sync.Mutex
 	volumes map[string]map[string]bool // volume -> files
@@ -53,50 +53,49 @@ func newFake(name, node, place string) (*Fake, plugin.Plugin) {
 	return f, plugin.Plugin{Name: name, Node: node, Place: place, Creator: f, Deleter: f, Recycler: f}
 }
 
-// Break makes a call fail from now on, after its work is done; nil mends it.
+// Break makes a call fail from now on, after it has done its work; nil repairs it.
 func (f *Fake) Break(c Call, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.broken[c] = err
 }
 
-// Names are the volumes there are.
+// Names are the present volumes.
 func (f *Fake) Names() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Sorted(maps.Keys(f.volumes))
 }
 
-// Ever are the volumes there have ever been.
+// Ever are all volumes that were ever made.
 func (f *Fake) Ever() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Sorted(maps.Keys(f.made))
 }
 
-// Made is how often a volume has come to be: calls that found nothing to do do not
-// count.
+// Made counts the creations of a volume, without calls that found it existing.
 func (f *Fake) Made(name string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.made[name]
 }
 
-// Deleted is how often a volume has gone.
+// Deleted counts the deletions of a volume.
 func (f *Fake) Deleted(name string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.deleted[name]
 }
 
-// Write puts a file into a volume.
+// Write creates a file in a volume.
 func (f *Fake) Write(name, file string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.volumes[name][file] = true
 }
 
-// Files are those of a volume.
+// Files lists the files of a volume.
 func (f *Fake) Files(name string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

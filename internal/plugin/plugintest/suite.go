@@ -13,17 +13,18 @@ import (
 	"tarn.dev/tarn/internal/plugin"
 )
 
-// World is a plugin and a way to its storage past it.
+// World is a plugin, with access to its storage that bypasses the plugin.
 type World struct {
 	Plugin plugin.Plugin
-	// Another is the place of another storage at the same address; empty where any other is.
+	// Another is the place of another storage at the same address. It is empty if the plugin
+	// accepts any place.
 	Another string
-	// Request is one the plugin can serve; the suite gives it names.
+	// Request is a request the plugin can serve. The suite sets its name.
 	Request plugin.Request
 	// Unserved are requests that the plugin must reject, by what is wrong with them.
 	Unserved map[string]plugin.Request
-	// Foreign are sources that Create does not give for a volume of this name: of
-	// other kinds, outside the plugin's storage, or another volume's.
+	// Foreign are sources that Create does not give for a volume of this name: of other kinds,
+	// outside the plugin's storage, or of another volume.
 	Foreign func(name string) map[string]corev1.PersistentVolumeSource
 	// Write creates a file in a volume, and Files lists the files of a volume.
 	Write func(t *testing.T, name, file string)
@@ -32,7 +33,7 @@ type World struct {
 	Names func(t *testing.T) []string
 }
 
-// Conform runs the suite; each case gets a world of its own.
+// Conform runs the suite. Each case gets its own World.
 func Conform(t *testing.T, world func(t *testing.T) World) {
 	for name, check := range map[string]func(*testing.T, World){
 		"a volume is made once, whatever is asked":                      madeOnce,

@@ -19,12 +19,12 @@ import (
 	"tarn.dev/tarn/jinja"
 )
 
-// Problem is one thing wrong with a PavProvisioner as written.
+// Problem is one mistake in a PavProvisioner as written.
 type Problem struct {
-	// Field is the path from spec on, like spec.volumeStaging.podTemplate.
+	// Field is the path from spec, like spec.volumeStaging.podTemplate.
 	Field string
-	// Line and Column are counted from 1 within the template; 0 where the problem
-	// is not one of syntax.
+	// Line and Column are counted from 1 within the template. They are 0 unless the problem is one
+	// of syntax.
 	Line, Column int
 	// Message says what is wrong and what is expected.
 	Message string
@@ -37,9 +37,9 @@ func (p Problem) String() string {
 	return fmt.Sprintf("%s: line %d, column %d: %s", p.Field, p.Line, p.Column, p.Message)
 }
 
-// Check gives everything wrong with a provisioner that shows without evaluating
-// it: its shape, where its pods run, and the syntax of every template. The order is that of the
-// sections, then of the paths.
+// Check gives every mistake in a provisioner that shows without evaluation: in its shape, the
+// namespaces of its pods, and the syntax of every template. They are in the order of the sections,
+// then of the paths.
 func Check(p *pavv1.PavProvisioner, n Namespaces) []Problem {
 	var problems []Problem
 	dynamic := slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic)
@@ -86,7 +86,7 @@ func sections(p *pavv1.PavProvisioner) []rawSection {
 	}
 }
 
-// needsDynamic says whether a section is about volumes that Tarn has made.
+// needsDynamic says whether a section applies only to volumes that Tarn has made.
 func needsDynamic(step tarnv1.Step) bool {
 	return slices.Contains([]tarnv1.Step{tarnv1.StepCreation, tarnv1.StepDeletion, tarnv1.StepExpansion, tarnv1.StepRecycling}, step)
 }
@@ -103,8 +103,8 @@ func rawOf(p *pavv1.PavProvisioner, step tarnv1.Step) *apiextensionsv1.JSON {
 	return nil
 }
 
-// checkShape checks the part of a section that is not templated. A string may stand
-// for anything, since it may be a template.
+// checkShape checks the part of a section outside templates. A string may stand for anything, since
+// it may be a template.
 func checkShape(step tarnv1.Step, field string, object any) []Problem {
 	fields, ok := object.(map[string]any)
 	if !ok {
@@ -191,7 +191,7 @@ func checkSeconds(field string, value any) []Problem {
 	return nil
 }
 
-// listed are the fields that are lists, with the values that each knows.
+// listed are the fields that are lists, each with its allowed values.
 var listed = map[string][]string{
 	"volumeModes": {"Filesystem", "Block"},
 	"accessModes": {"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"},
@@ -290,7 +290,7 @@ func isTemplate(text string) bool {
 	return strings.Contains(text, "{{") || strings.Contains(text, "{%") || strings.Contains(text, "{#")
 }
 
-// kindOf names the type of a JSON value for people.
+// kindOf names the type of a JSON value for messages.
 func kindOf(value any) string {
 	switch value.(type) {
 	case nil:

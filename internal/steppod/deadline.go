@@ -27,7 +27,7 @@ const (
 	containerStatusUnknown = "ContainerStatusUnknown"
 )
 
-// limitOf is the time a pod has by itself.
+// limitOf is the pod's own time limit.
 func limitOf(pod *corev1.Pod) time.Duration {
 	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil {
 		return time.Duration(*seconds) * time.Second
@@ -35,8 +35,8 @@ func limitOf(pod *corev1.Pod) time.Duration {
 	return defaultDeadlineSeconds * time.Second
 }
 
-// deadlineOf is when a pod's time is up. As the kubelet does, it counts from the start;
-// a pod that never starts has as long.
+// deadlineOf is the pod's deadline. Like the kubelet, it counts from the pod's start. For a pod
+// that never starts it counts from its creation.
 func deadlineOf(pod *corev1.Pod) time.Time {
 	begin := pod.CreationTimestamp.Time
 	if pod.Status.StartTime != nil {
@@ -45,8 +45,8 @@ func deadlineOf(pod *corev1.Pod) time.Time {
 	return begin.Add(limitOf(pod))
 }
 
-// endedByDeadline says whether a pod that failed was ended because its time was up. The
-// node agent's word that it failed comes before the kubelet's, which has the reason.
+// endedByDeadline says whether a failed pod was ended at its deadline. The node agent may report
+// the failure before the kubelet, which gives the reason.
 func endedByDeadline(pod *corev1.Pod, now time.Time) bool {
 	if pod.Status.Phase == corev1.PodFailed {
 		return pod.Status.Reason == deadlineExceeded
@@ -54,12 +54,12 @@ func endedByDeadline(pod *corev1.Pod, now time.Time) bool {
 	return pod.Spec.ActiveDeadlineSeconds != nil && !now.Before(deadlineOf(pod))
 }
 
-// timeIsUp is a failure for the deadline, with what kept the pod, if that is known.
+// timeIsUp records a failure for the deadline, with the cause if known.
 func timeIsUp(o *Observation, pod *corev1.Pod, kept string) {
 	o.late(pod, fmt.Sprintf("pod %s/%s has not ended within %s", pod.Namespace, pod.Name, limitOf(pod)), kept)
 }
 
-// late makes it a failure for a deadline.
+// late records a failure for a deadline.
 func (o *Observation) late(pod *corev1.Pod, message, kept string) {
 	o.State, o.Reason, o.CheckAt, o.unexplained = PodFailed, ReasonPodDeadline, time.Time{}, kept == ""
 	o.Message = message

@@ -12,8 +12,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// The fields of volumeExpansion. They are two steps in one section: what only one of
-// them can see, the other must not evaluate.
+// The fields of volumeExpansion. The section serves two steps. A step must not evaluate the pod of
+// the other, because it lacks that pod's variables.
 const (
 	fieldPod     = "podTemplate"
 	fieldNodePod = "nodePodTemplate"
@@ -42,7 +42,7 @@ func templateOf(step tarnv1.Step) string {
 	return fieldPod
 }
 
-// stepsOf gives the steps that a section is about.
+// stepsOf gives the steps that a section serves.
 func stepsOf(step tarnv1.Step) []tarnv1.Step {
 	if step == tarnv1.StepExpansion {
 		return []tarnv1.Step{tarnv1.StepExpansion, tarnv1.StepNodeExpansion}
@@ -50,7 +50,7 @@ func stepsOf(step tarnv1.Step) []tarnv1.Step {
 	return []tarnv1.Step{step}
 }
 
-// objectOf is the section of a step without the pod of another.
+// objectOf is the section of a step, without the pod of another step.
 func objectOf(p *pavv1.PavProvisioner, step tarnv1.Step) (any, error) {
 	object, err := decodeRaw(rawOf(p, step))
 	fields, isMapping := object.(map[string]any)
@@ -66,8 +66,8 @@ func objectOf(p *pavv1.PavProvisioner, step tarnv1.Step) (any, error) {
 	return fields, nil
 }
 
-// ExpansionVars is the context of volumeExpansion.podTemplate: that of the creation,
-// with the claim as it stands, and handle, capacity and newCapacity.
+// ExpansionVars is the context of volumeExpansion.podTemplate: that of the creation, with the
+// present claim, and handle, capacity and newCapacity.
 func ExpansionVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim, newCapacity int64) (map[string]any, error) {
 	vars, err := RecordVars(record, claim)
 	if err != nil {
@@ -83,12 +83,12 @@ func ExpansionVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim
 // NodeExpansion is a volume that must grow on a node where it is staged.
 type NodeExpansion struct {
 	Stage *tarnv1.PavStage
-	// Record is nil for a volume that Tarn has not made, which grows by hand.
+	// Record is nil for a volume that Tarn has not made, which is expanded by hand.
 	Record *tarnv1.PavVolume
 	Volume *corev1.PersistentVolume
 	Claim  *corev1.PersistentVolumeClaim
 	Node   *corev1.Node
-	// NewCapacity in bytes.
+	// NewCapacity is in bytes.
 	NewCapacity int64
 	Attempt     int32
 }
@@ -116,9 +116,8 @@ func NodeExpansionVars(e NodeExpansion) (map[string]any, error) {
 	return vars, nil
 }
 
-// PrepareExpansion evaluates volumeExpansion for a claim that wants newCapacity bytes.
-// A size that the claim's limit or volumeValidation.maxCapacity forbids gives a
-// StepError with ReasonRefused.
+// PrepareExpansion evaluates volumeExpansion for a claim that requests newCapacity bytes. A size
+// above the claim's limit or volumeValidation.maxCapacity gives a StepError with ReasonRefused.
 func (s *Steps) PrepareExpansion(ctx context.Context, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim, newCapacity int64, attempt int32) (*Prepared, error) {
 	vars, err := ExpansionVars(record, claim, newCapacity)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 var expandedByKubelet = regexp.MustCompile(
 	`^\.(podTemplate|nodePodTemplate)\.spec\.(initContainers|containers)\[\]\.(command\[\]|args\[\]|env\[\]\.value|volumeMounts\[\]\.subPathExpr|(liveness|readiness|startup)Probe\.exec\.command\[\])$`)
 
-// evaluateLiterally evaluates a section so that each value arrives in its container as it is.
+// evaluateLiterally evaluates a section so that each value reaches its container unchanged.
 //
-// Authors write $(NAME) in the text of a template. In the output of an expression it would let
-// the user of a claim read the author's Secrets. So where the kubelet expands, each $ of such
-// output becomes $$. The marks are random: no value can hold one.
+// Authors write $(NAME) in the text of a template. In the output of an expression it would let the
+// user of a claim read the author's Secrets. So in fields that the kubelet expands, each $ of such
+// output becomes $$. The marks are random, so that no value can contain one.
 func evaluateLiterally(ctx context.Context, object any, vars map[string]any, limits jinja.Limits) (any, error) {
 	nonce := rand.Text()
 	marks := jinja.Marks{Dollar: nonce + "D", Edge: nonce + "E"}
@@ -29,7 +29,7 @@ func evaluateLiterally(ctx context.Context, object any, vars map[string]any, lim
 	return unmark(value, "", marks), nil
 }
 
-// unmark replaces the marks in all strings of a section. path names value in the section.
+// unmark replaces the marks in all strings of a section. path is the path of value in the section.
 func unmark(value any, path string, marks jinja.Marks) any {
 	switch v := value.(type) {
 	case string:

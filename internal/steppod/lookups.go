@@ -16,7 +16,7 @@ import (
 	"tarn.dev/tarn/jinja"
 )
 
-// maxLookups bounds what one evaluation asks of the API server.
+// maxLookups limits the reads from the API server in one evaluation.
 const maxLookups = 100
 
 // The functions of templates that read from the API server.
@@ -25,9 +25,9 @@ const (
 	getVolume = "get_pv"
 )
 
-// lookups are the functions get_pvc and get_pv of one evaluation. They read live, so that
-// a template sees the objects as they are now. An error of the API server is kept in
-// transient: it is no fault of the template and is not recorded.
+// lookups are the functions get_pvc and get_pv of one evaluation. They read live, so that a
+// template sees the present objects. An error of the API server is kept in transient: it is not the
+// template's mistake and is not recorded.
 type lookups struct {
 	reader      client.Reader
 	provisioner *pavv1.PavProvisioner
@@ -108,7 +108,7 @@ func (l *lookups) mayRead(namespace string) bool {
 	return l.provisioner.Spec.ClaimAccess == pavv1.ClaimAccessAny || namespace == l.own
 }
 
-// granted says whether a claim of another namespace lets itself be read.
+// granted says whether a claim of another namespace may be read.
 func (l *lookups) granted(claim *corev1.PersistentVolumeClaim) bool {
 	for _, name := range strings.Split(claim.Annotations[tarnv1.AnnotationReadableFrom], ",") {
 		if name = strings.TrimSpace(name); name == "*" || name == l.own && name != "" {
@@ -118,14 +118,14 @@ func (l *lookups) granted(claim *corev1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// shows says whether templates may read a volume: one of the provisioner itself, with a
-// claim that they may read.
+// shows says whether templates may read a volume: it must be the provisioner's own, with a claim
+// that they may read.
 func (l *lookups) shows(v *corev1.PersistentVolume) bool {
 	return v.Spec.CSI != nil && v.Spec.CSI.Driver == l.provisioner.Name &&
 		v.Status.Phase == corev1.VolumeBound && v.Spec.ClaimRef != nil && l.mayRead(v.Spec.ClaimRef.Namespace)
 }
 
-// shown is what templates may read of a volume: no annotations, and no Secret by name.
+// shown is the part of a volume that templates may read: no annotations, and no names of Secrets.
 func shown(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: v.Name, UID: v.UID, Labels: v.Labels},
@@ -142,7 +142,7 @@ func shown(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 	}
 }
 
-// get reads an object, as long as the evaluation may read any more.
+// get reads an object, unless the evaluation has used up its reads.
 func (l *lookups) get(ctx context.Context, key client.ObjectKey, into client.Object) error {
 	if l.calls++; l.calls > maxLookups {
 		return fmt.Errorf("get_pvc and get_pv were called more than %d times in one evaluation", maxLookups)

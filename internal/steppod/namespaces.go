@@ -12,7 +12,7 @@ import (
 	"tarn.dev/tarn/jinja"
 )
 
-// anyNamespace among Namespaces allows all.
+// anyNamespace among Namespaces allows all namespaces.
 const anyNamespace = "*"
 
 // Namespaces are the namespaces in which step pods may run. Step pods are root on their nodes, and
@@ -20,7 +20,7 @@ const anyNamespace = "*"
 // names none.
 type Namespaces []string
 
-// DefaultNamespaces have no tenants.
+// DefaultNamespaces are namespaces without tenants.
 var DefaultNamespaces = Namespaces{tarnv1.StepNamespace, tarnv1.SystemNamespace}
 
 // Check says what is wrong with the list, as a flag gives it.
@@ -39,7 +39,7 @@ func (n Namespaces) Check() error {
 	return nil
 }
 
-// orDefault are the namespaces, DefaultNamespaces where there are none.
+// orDefault are the namespaces, or DefaultNamespaces if there are none.
 func (n Namespaces) orDefault() Namespaces {
 	if len(n) == 0 {
 		return DefaultNamespaces
@@ -59,7 +59,7 @@ func (n Namespaces) refuse(name string) string {
 	return fmt.Sprintf("step pods may not run in %q, only in %s; remove the field, or have the controller's --step-namespaces allow it", name, strings.Join(n, ", "))
 }
 
-// claimed are the variables by which a template reads what users of claims have written.
+// claimed are the variables through which a template reads text written by users of claims.
 var claimed = []string{"get_pv", "get_pvc", "handle", "pv", "pvc"}
 
 // check says what is wrong with the namespace in a pod template, as far as that shows without

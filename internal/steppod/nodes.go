@@ -12,11 +12,11 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// nodesOf says where the pods of a record may run: on the node the volume is tied
-// to, else on those the class allows, else anywhere.
+// nodesOf says where the pods of a record may run: on the node that has the volume, or else on the
+// nodes the class allows, or else anywhere.
 func nodesOf(p *pavv1.PavProvisioner, record *tarnv1.PavVolume) []corev1.NodeSelectorTerm {
-	// What the record says stands, whatever has become of the provisioner's topology:
-	// the storage is on that node.
+	// The record decides, even if the provisioner's topology has changed: the storage is on that
+	// node.
 	if name := record.Status.NodeName; name != "" {
 		return onNode(name)
 	}
@@ -40,15 +40,15 @@ func nodesOf(p *pavv1.PavProvisioner, record *tarnv1.PavVolume) []corev1.NodeSel
 	return terms
 }
 
-// onNode is that one node.
+// onNode matches only that node.
 func onNode(name string) []corev1.NodeSelectorTerm {
 	return []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
 		Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name},
 	}}}}
 }
 
-// requireNodes confines a pod to nodes that match one of the terms, beside what its
-// template requires already: each of those is combined with each of these.
+// requireNodes restricts a pod to nodes that match one of the terms. The requirements of its
+// template remain: each of them is combined with each term.
 func requireNodes(pod *corev1.Pod, terms []corev1.NodeSelectorTerm) {
 	if len(terms) == 0 {
 		return
@@ -80,7 +80,7 @@ func requireNodes(pod *corev1.Pod, terms []corev1.NodeSelectorTerm) {
 	}
 }
 
-// isOneNode says whether only the node that the terms name matches them.
+// isOneNode says whether the terms match a single node by its name.
 func isOneNode(terms []corev1.NodeSelectorTerm) bool {
 	return len(terms) == 1 && len(terms[0].MatchFields) > 0
 }

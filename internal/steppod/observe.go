@@ -19,7 +19,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// PodState is what the pod of a step is at this moment; a closed set.
+// PodState is the present state of a step's pod; a closed set.
 type PodState string
 
 // The states of a pod.
@@ -35,24 +35,23 @@ const (
 	PodStarting PodState = "Starting"
 	// PodRunning: a container runs or has run.
 	PodRunning PodState = "Running"
-	// PodSettling: it ended, its results are not stored yet.
+	// PodSettling: it ended, and its results are not stored yet.
 	PodSettling PodState = "Settling"
 	// PodSucceeded: it ended well and its results are stored.
 	PodSucceeded PodState = "Succeeded"
-	// PodFailed: it failed, or its time is up.
+	// PodFailed: it failed, or missed its deadline.
 	PodFailed PodState = "Failed"
 )
 
 const (
-	// settleTime is how long the results of a pod that ended are waited for. The
-	// node agent has them within a second; it takes longer only while the agent or
-	// its node is down.
+	// settleTime is how long to wait for the results of a pod that ended. The node agent stores
+	// them within a second. It takes longer only while the agent or its node is down.
 	settleTime = 2 * time.Minute
-	// goingTime is how long a pod may take to be gone before people are told.
+	// goingTime is how long a pod's deletion may take before the message says so.
 	goingTime = 2 * time.Minute
 )
 
-// Observation is what a look at a pod told.
+// Observation is the observed state of a pod.
 type Observation struct {
 	State PodState
 	// Reason and Message say why the state is Failed or Foreign. In Starting and Going, Message
@@ -60,7 +59,7 @@ type Observation struct {
 	Reason, Message string
 	// Result is what the pod left in /pav; never nil in Succeeded.
 	Result *tarnv1.PodResult
-	// Inputs are what the section's other fields came to when the pod was made.
+	// Inputs are the values of the section's other fields when the pod was made.
 	Inputs tarnv1.PodInputs
 	// CheckAt is when to reconcile again even without an event; zero if not needed.
 	CheckAt time.Time
@@ -68,13 +67,13 @@ type Observation struct {
 	// where to look.
 	unexplained bool
 	elsewhere   string
-	// waits is what kind of thing Message says is waited for, in one word.
+	// waits is the kind of cause in Message, in one word.
 	waits string
 }
 
-// Observe reads the state of a step's pod. pod is nil where there is none; owner is
-// the uid of the record or stage it must belong to. Staging pods have no results:
-// they are Succeeded as soon as their phase says so.
+// Observe reads the state of a step's pod. pod is nil if it does not exist. owner is the UID of the
+// record or stage that must own it. Staging pods have no results: they are Succeeded as soon as
+// their phase says so.
 func Observe(pod *corev1.Pod, owner types.UID, now time.Time) Observation {
 	if pod == nil {
 		return Observation{State: PodAbsent}
@@ -108,7 +107,7 @@ func Observe(pod *corev1.Pod, owner types.UID, now time.Time) Observation {
 	return o
 }
 
-// Ended says whether a pod has ended, however, by the node agent's word or the kubelet's.
+// Ended says whether a pod has ended, well or not, by the report of the node agent or the kubelet.
 func Ended(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return true
@@ -163,8 +162,8 @@ func endPhase(pod *corev1.Pod, result *tarnv1.PodResult) corev1.PodPhase {
 	return ""
 }
 
-// stoppedByKubelet says whether the kubelet has ended a pod: under pressure, in a shutdown of
-// the node, or in favour of another. The phase is that of its exit codes all the same.
+// stoppedByKubelet says whether the kubelet has ended a pod: under pressure, in a node shutdown, or
+// in favour of another pod. The phase still follows from the exit codes.
 func stoppedByKubelet(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet
@@ -178,9 +177,9 @@ func destroys(pod *corev1.Pod) bool {
 	return step == tarnv1.StepDeletion || step == tarnv1.StepRecycling
 }
 
-// wasStopped says whether a pod ended because its deletion was requested. How it
-// exited then says nothing of its work: many end well on SIGTERM. One without a node never
-// began; where a finalizer keeps it, Kubernetes' garbage collection of pods calls it Failed
+// wasStopped says whether a pod ended because its deletion was requested. Its exit code then says
+// nothing about its work, as many containers exit with 0 on SIGTERM. A pod without a node never
+// began. If a finalizer keeps such a pod, Kubernetes' garbage collection of pods marks it Failed
 // after a while.
 func wasStopped(pod *corev1.Pod, result *tarnv1.PodResult) bool {
 	if pod.DeletionTimestamp == nil || result != nil && result.Succeeded != nil {
@@ -290,8 +289,8 @@ func Disruption(pod *corev1.Pod) string {
 	return ""
 }
 
-// exits says which containers failed, by the kubelet's word, else by the node agent's. It
-// leaves out those that ended for a reason.
+// exits says which containers failed, from the kubelet's report or else the node agent's. It leaves
+// out containers that ended for the reason in without.
 func exits(pod *corev1.Pod, result *tarnv1.PodResult, without string) string {
 	var parts []string
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -323,8 +322,8 @@ const (
 	maxLastBytes = 1024
 )
 
-// lastWords gives the last lines of a termination message without control characters,
-// empty if it has none.
+// lastWords gives the last lines of a termination message without control characters; empty if
+// there are none.
 func lastWords(message string) string {
 	var lines []string
 	for line := range strings.Lines(strings.ToValidUTF8(message, "\uFFFD")) {
@@ -363,14 +362,14 @@ func hasStarted(pod *corev1.Pod) bool {
 	return false
 }
 
-// waitingFor says what keeps a pod from running, empty if nothing is known to.
+// waitingFor says what keeps a pod from running; empty if unknown.
 func waitingFor(pod *corev1.Pod) string {
 	_, text := Waiting(pod)
 	return text
 }
 
-// Waiting gives the kind of what keeps a pod from running, which is Unscheduled or the
-// kubelet's reason, and that in words.
+// Waiting says what keeps a pod from running: its kind, which is Unscheduled or the kubelet's
+// reason, and a text.
 func Waiting(pod *corev1.Pod) (kind, text string) {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {

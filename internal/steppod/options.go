@@ -23,8 +23,8 @@ const (
 	varReadOnly     = "readOnly"
 )
 
-// FSTypeParameter is the parameter of a StorageClass that says which file system its
-// volumes are to have; the name is Kubernetes' own.
+// FSTypeParameter is the parameter of a StorageClass that sets the file system of its volumes. The
+// name is Kubernetes' own.
 const FSTypeParameter = "csi.storage.k8s.io/fstype"
 
 // unreadOptions is a warning for a volume that asks for a file system or for mount options which
@@ -62,9 +62,9 @@ func unreadOptions(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) (strin
 		vol.Name, strings.Join(unread, " and "), p.Name, strings.Join(variables, " and ")), nil
 }
 
-// StagesApart says whether a node stages a volume once for the pods that only read it and once for
-// the others. It does where a template of staging or unstaging reads readOnly. Otherwise all pods of
-// a node share one stage, and the mounts of those that only read are read-only.
+// StagesApart says whether a node stages a volume separately for pods that only read it. It does if
+// a template of staging or unstaging reads readOnly. Otherwise all pods of a node share one stage,
+// and the mounts of reading pods are read-only.
 func StagesApart(p *pavv1.PavProvisioner) bool {
 	for _, section := range []*apiextensionsv1.JSON{p.Spec.VolumeStaging, p.Spec.VolumeUnstaging} {
 		if object, err := decodeRaw(section); err == nil && slices.Contains(namesIn(object), varReadOnly) {

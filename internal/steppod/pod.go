@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// exchangeVolume is the name of the volume every pod of ours has, and
-	// exchangePath where each of its containers finds it.
+	// exchangeVolume is the name of the volume in every step pod, and exchangePath is its path in
+	// each container.
 	exchangeVolume = "pav"
 	exchangePath   = "/pav"
 
@@ -28,14 +28,13 @@ const (
 	// maxDeadlineSeconds is the longest deadline of a staging pod, a year.
 	maxDeadlineSeconds = 365 * 24 * 60 * 60
 
-	// maxAnnotations is half of the bytes the API server allows an object's
-	// annotations.
+	// maxAnnotations is half of the bytes that the API server allows for annotations of an object.
 	maxAnnotations = 128 * 1024
 )
 
-// PodName is the name of the pod of one attempt at one step. uid is that of the
-// claim, for staging and unstaging that of the stage. Attempts have names of their
-// own, so that a failed pod can be kept for reading while the next one runs.
+// PodName is the name of the pod of one attempt at one step. uid is that of the claim, or for
+// staging and unstaging that of the stage. Each attempt has its own name, so that a failed pod can
+// be kept for reading while the next one runs.
 func PodName(step tarnv1.Step, uid types.UID, attempt int32) string {
 	return fmt.Sprintf("pav-%s-%s-%d", step, uid, attempt)
 }
@@ -139,7 +138,7 @@ func metadataOf(o order, t *podTemplate) (metav1.ObjectMeta, error) {
 	return meta, nil
 }
 
-// isOurs says whether a label or annotation is Tarn's to set.
+// isOurs says whether only Tarn may set a label or annotation.
 func isOurs(key string) bool { return strings.HasPrefix(key, tarnv1.Group+"/") }
 
 func annotate(pod *corev1.Pod, inputs tarnv1.PodInputs) error {
@@ -181,8 +180,8 @@ func outlive(pod *corev1.Pod) {
 	}
 }
 
-// withoutPriority gives the pod as it is where its namespace has no quota for critical
-// pods, which some clusters ask for; nil if it has no such priority.
+// withoutPriority gives the pod without its priority class, for a namespace without the quota that
+// some clusters require for critical pods. It is nil if the pod has no such priority.
 func withoutPriority(pod *corev1.Pod) *corev1.Pod {
 	if !isCritical(tarnv1.Step(pod.Labels[tarnv1.LabelStep])) || pod.Spec.PriorityClassName != lastToGo {
 		return nil

@@ -13,15 +13,14 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// recycleMethods are those that volumeRecycling may do.
+// recycleMethods are the methods that volumeRecycling may do.
 var recycleMethods = []tarnv1.RecycleMethod{tarnv1.RecycleFiles, tarnv1.RecycleZero, tarnv1.RecycleDiscard}
 
 // Passage is a released volume that the provisioner's own pods recycle for its next user.
 type Passage struct {
 	Record *tarnv1.PavVolume
 	Volume *corev1.PersistentVolume
-	// Claim is the uid of the scrub claim that the volume has meanwhile: the pods have
-	// their names by it.
+	// Claim is the UID of the volume's scrub claim, from which the names of the pods derive.
 	Claim  types.UID
 	Method tarnv1.RecycleMethod
 	// Handle is the handle to delete if it is not the volume's own, because a creation gave
@@ -74,7 +73,7 @@ func mappingOf(p *pavv1.PavProvisioner, step tarnv1.Step) (fields map[string]any
 	return fields, ok
 }
 
-// RecyclingVars is DeletionVars with the method that is asked for and the volume.
+// RecyclingVars is DeletionVars with the requested method and the volume.
 func RecyclingVars(record *tarnv1.PavVolume, vol *corev1.PersistentVolume, method tarnv1.RecycleMethod) (map[string]any, error) {
 	vars, err := DeletionVars(record)
 	if err != nil {
@@ -130,8 +129,8 @@ func (s *Steps) prepareOwn(ctx context.Context, p *pavv1.PavProvisioner, passage
 	return s.prepare(recordOrder(tarnv1.StepRecycling, p, passage.Record, 1), section)
 }
 
-// RecyclePodName is the name of the pod of a step in a passage. other says that it
-// deletes what a creation made under another handle.
+// RecyclePodName is the name of the pod of a step in a passage. other says that it deletes what a
+// creation made under another handle.
 func RecyclePodName(step tarnv1.Step, claim types.UID, other bool) string {
 	if other {
 		return PodName(step, claim, 2)

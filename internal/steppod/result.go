@@ -13,8 +13,7 @@ import (
 	"tarn.dev/tarn/jinja"
 )
 
-// maxHandle is the most bytes a handle may have, the CSI specification's limit for
-// a volume id.
+// maxHandle is the most bytes of a handle: the CSI specification's limit for a volume ID.
 const maxHandle = 128
 
 // CreationResult is the handle and the size in bytes of a created volume. What the pod wrote to
@@ -63,8 +62,8 @@ func CreationResult(record *tarnv1.PavVolume, inputs tarnv1.PodInputs, result *t
 	return handle, bytes, nil
 }
 
-// HandleTaken says that a creation gave a handle that another volume has, and what a
-// person can do about it. holder names the other one.
+// HandleTaken says that a creation gave the handle of another volume, holder, and what a person can
+// do about it.
 func HandleTaken(record *tarnv1.PavVolume, holder kube.Holder) *StepError {
 	return &StepError{Step: tarnv1.StepCreation, Reason: ReasonHandleTaken, Message: fmt.Sprintf(
 		"the creation returned volumeHandle %q, which %s has already: the volume is not used, and no deletion pod runs, because it would delete the other volume's data. "+
@@ -78,7 +77,7 @@ func HandleGoing(handle string, holder kube.Holder) string {
 		handle, holder, holder.Name)
 }
 
-// checkHandle refuses what cannot be a CSI volume handle.
+// checkHandle rejects a text that cannot be a CSI volume handle.
 func checkHandle(handle string) error {
 	switch {
 	case handle == "":

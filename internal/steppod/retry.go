@@ -12,8 +12,7 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// FirstRetry and LastRetry bound the pause after a creation, expansion or deletion that
-// failed.
+// FirstRetry and LastRetry limit the pause after a failed creation, expansion or deletion.
 const (
 	FirstRetry = 2 * time.Second
 	LastRetry  = 5 * time.Minute
@@ -27,10 +26,10 @@ func RetryAt(record *tarnv1.PavVolume, n int32, now time.Time) *metav1.Time {
 	return &at
 }
 
-// currentClass ends an AnnotationRetry that asks for the parameters the class has now.
+// currentClass ends an AnnotationRetry that asks for the present parameters of the class.
 const currentClass = "/current-class"
 
-// RetryAfter is the value of AnnotationRetry that has the attempt after this one begin at once.
+// RetryAfter is the value of AnnotationRetry that starts the attempt after this one at once.
 func RetryAfter(step tarnv1.Step, attempt int32, withCurrentClass bool) string {
 	value := fmt.Sprintf("%s-%d", step, attempt)
 	if withCurrentClass {
@@ -39,8 +38,8 @@ func RetryAfter(step tarnv1.Step, attempt int32, withCurrentClass bool) string {
 	return value
 }
 
-// Retried says whether an administrator has asked for another attempt after this one. The
-// answer is yes once: the next attempt has another number.
+// Retried says whether an administrator has asked for another attempt after this one. It is true
+// once, because the next attempt has another number.
 func Retried(record *tarnv1.PavVolume, step tarnv1.Step, attempt int32) bool {
 	return strings.TrimSuffix(record.Annotations[tarnv1.AnnotationRetry], currentClass) == RetryAfter(step, attempt, false)
 }
@@ -60,7 +59,7 @@ func Forgotten(record *tarnv1.PavVolume) bool {
 	return record.DeletionTimestamp != nil && record.Annotations[tarnv1.AnnotationForget] == string(record.UID)
 }
 
-// GivenUp says what stays behind when a record is forgotten.
+// GivenUp says what is left behind when a record is forgotten.
 func GivenUp(record *tarnv1.PavVolume) string {
 	node := ""
 	if name := record.Status.NodeName; name != "" {

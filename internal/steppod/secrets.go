@@ -13,7 +13,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Parameters of a StorageClass by which a CSI sidecar finds the Secret for a call.
+// Parameters of a StorageClass in which a CSI sidecar finds the Secret for a call.
 const (
 	sidecarPrefix   = "csi.storage.k8s.io/"
 	secretParameter = "-secret-name"
@@ -33,7 +33,7 @@ func UnreadSecret(p *pavv1.PavProvisioner, class *storagev1.StorageClass) string
 	return ""
 }
 
-// checkSecrets refuses a volume that names a Secret for CSI calls where no template of the
+// checkSecrets rejects a volume that names a Secret for CSI calls, if no template of the
 // provisioner reads the volume.
 func checkSecrets(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) error {
 	csi := vol.Spec.CSI
@@ -55,8 +55,8 @@ func checkSecrets(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) error {
 	return nil
 }
 
-// reads says whether a template of the provisioner reads one of some variables. What
-// cannot be told counts as read.
+// reads says whether a template of the provisioner reads one of some variables. If that cannot be
+// determined, it is true.
 func reads(p *pavv1.PavProvisioner, variables ...string) bool {
 	return slices.ContainsFunc(sections(p), func(s rawSection) bool {
 		object, err := decodeRaw(s.raw)

@@ -65,15 +65,15 @@ const (
 	ReasonResultInvalid = "ResultInvalid"
 )
 
-// StepError is a failure that a retry at once would meet again: it is recorded and
-// tried again with a growing delay. Any other error of this package is one of the
-// way to the API server, to be retried as such.
+// StepError is a failure that an immediate retry would repeat. It is recorded, and the step is
+// retried with a growing delay. Any other error of this package comes from the connection to the
+// API server, and is retried as usual.
 type StepError struct {
-	// Step that failed.
+	// Step is the step that failed.
 	Step tarnv1.Step
-	// Reason in one CamelCase word, one of the Reason constants.
+	// Reason is one of the Reason constants.
 	Reason string
-	// Message for people.
+	// Message is for users.
 	Message string
 }
 
@@ -89,7 +89,7 @@ func (e *StepError) Recorded(p *pavv1.PavProvisioner, now time.Time) *tarnv1.Pav
 	return recorded
 }
 
-// AsStepError gives the StepError in err, nil if there is none.
+// AsStepError gives the StepError in err, or nil.
 func AsStepError(err error) *StepError {
 	var s *StepError
 	if errors.As(err, &s) {
@@ -128,8 +128,7 @@ func (c *capacity) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// seconds is a time in a section: a JSON number, or a string of digits, as a template
-// gives it.
+// seconds is a time in a section: a JSON number, or a string of digits as a template gives it.
 type seconds int64
 
 func (s *seconds) UnmarshalJSON(data []byte) error {
@@ -157,14 +156,13 @@ func (c *capacity) parse(field string, r volume.Rounding) (*int64, error) {
 	return &bytes, nil
 }
 
-// podTemplate is a PodTemplateSpec that accepts nothing beside metadata and spec.
+// podTemplate is a PodTemplateSpec that accepts only metadata and spec.
 type podTemplate struct {
 	Metadata metav1.ObjectMeta `json:"metadata"`
 	Spec     corev1.PodSpec    `json:"spec"`
 }
 
-// evaluatedSection has the fields of every section; which of them a section may
-// hold is checked by fieldsOf.
+// evaluatedSection has the fields of all sections. fieldsOf says which of them a section may have.
 type evaluatedSection struct {
 	VolumeModes []corev1.PersistentVolumeMode       `json:"volumeModes"`
 	AccessModes []corev1.PersistentVolumeAccessMode `json:"accessModes"`
@@ -174,7 +172,7 @@ type evaluatedSection struct {
 	Capacity    *capacity                           `json:"capacity"`
 	PodTemplate *podTemplate                        `json:"podTemplate"`
 	Recovery    tarnv1.StageRecovery                `json:"recovery"`
-	// DeadlineSeconds is how long a staging pod has until the volume is there.
+	// DeadlineSeconds is how long a staging pod may take to make the volume available.
 	DeadlineSeconds seconds                `json:"deadlineSeconds"`
 	Methods         []tarnv1.RecycleMethod `json:"methods"`
 
@@ -203,7 +201,7 @@ func decodeRaw(raw *apiextensionsv1.JSON) (any, error) {
 	return decodeJSON(raw.Raw)
 }
 
-// decodeJSON keeps whole numbers whole: int64 where they fit.
+// decodeJSON decodes whole numbers to int64 if they fit.
 func decodeJSON(data []byte) (any, error) {
 	var object any
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &object); err != nil {

@@ -20,7 +20,7 @@ import (
 	"tarn.dev/tarn/jinja"
 )
 
-// evaluationTime bounds the evaluation of one section, live reads included.
+// evaluationTime limits the evaluation of one section, live reads included.
 const evaluationTime = 10 * time.Second
 
 // Steps evaluates sections and makes their pods.
@@ -31,22 +31,22 @@ type Steps struct {
 	Reader client.Reader
 	// StateDir is the node agent's directory on every node.
 	StateDir string
-	// Namespaces are those that the pods may run in; nil for DefaultNamespaces.
+	// Namespaces are the allowed namespaces of the pods; nil means DefaultNamespaces.
 	Namespaces Namespaces
 	// EventsOf gives the Events about a pod, from which Unmounted reads what keeps it from
 	// starting. It may be nil. See LiveEvents.
 	EventsOf func(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error)
-	// Limits bound each evaluation; zero fields mean the engine's defaults.
+	// Limits apply to each evaluation; zero fields mean the engine's defaults.
 	Limits jinja.Limits
 }
 
 // Prepared is an evaluated section.
 type Prepared struct {
-	// Pod to be started; nil where the section has no podTemplate.
+	// Pod is the pod to start; nil if the section has no podTemplate.
 	Pod *corev1.Pod
-	// Inputs are a creation's handle and capacity, as far as its fields give them.
+	// Inputs are a creation's handle and capacity, if its fields set them.
 	Inputs tarnv1.PodInputs
-	// Recovery is volumeStaging's, Rebind where it has none.
+	// Recovery is that of volumeStaging, by default Rebind.
 	Recovery tarnv1.StageRecovery
 	// Warning is for the users of the volume, about its staging; empty for none.
 	Warning string
@@ -90,8 +90,7 @@ func (s *Steps) PrepareCreation(ctx context.Context, p *pavv1.PavProvisioner, re
 	return s.prepare(o, section)
 }
 
-// MarkFirst notes on a creation pod, which must be there, that no other of its attempt
-// was started before.
+// MarkFirst marks a creation pod, which must not be nil, as the first of its attempt.
 func (p *Prepared) MarkFirst() error {
 	p.Inputs.First = true
 	return annotate(p.Pod, p.Inputs)
@@ -303,8 +302,7 @@ func checkClaim(provisioner string, record *tarnv1.PavVolume, section *evaluated
 	return nil
 }
 
-// limitsOf gives the sizes in bytes that an evaluated volumeValidation allows, nil for
-// no limit.
+// limitsOf gives the sizes in bytes that an evaluated volumeValidation allows; nil means no limit.
 func limitsOf(section *evaluatedSection) (least, most *int64, err error) {
 	fail := func(format string, args ...any) (*int64, *int64, error) {
 		return nil, nil, &StepError{Step: tarnv1.StepValidation, Reason: ReasonInvalid, Message: fmt.Sprintf(format, args...)}

@@ -82,8 +82,8 @@ func checkFields(path string, t reflect.Type, fields map[string]any, templates b
 	}
 }
 
-// JSONFields notes the fields of a struct under their JSON names, those of embedded
-// structs among them.
+// JSONFields collects the fields of a struct under their JSON names, including those of embedded
+// structs.
 func JSONFields(t reflect.Type, into map[string]reflect.Type) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -114,8 +114,8 @@ func isWhole(value any) bool {
 // plainKey matches a key that needs no quoting in a path.
 var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// JoinField writes paths as the template engine does: spec.containers[0], and
-// ['a.b'] for a key that is no plain name.
+// JoinField writes paths like the template engine: spec.containers[0], or ['a.b'] for a key that is
+// not a plain name.
 func JoinField(path, key string) string {
 	switch {
 	case !plainKey.MatchString(key):

@@ -13,16 +13,17 @@ import (
 )
 
 const (
-	// firstUnmounted is how long a pod that has a node may be without a container before its
-	// Events are read: the usual start takes less.
+	// firstUnmounted is how long a pod with a node may be without a container before its Events are
+	// read. The usual start takes less.
 	firstUnmounted = 5 * time.Second
-	// nextUnmounted is the pause between two reads of them until they tell something, and
+	// nextUnmounted is the pause between two reads of the Events until they name a cause, and
 	// laterUnmounted from then on. A pod that starts has an event of its own.
 	nextUnmounted  = 5 * time.Second
 	laterUnmounted = 20 * time.Second
 )
 
-// mountReasons are the Events by which the kubelet says that it cannot prepare a pod.
+// mountReasons are the reasons of the Events in which the kubelet says that it cannot prepare a
+// pod.
 var mountReasons = []string{"FailedMount", "FailedMapVolume", "FailedAttachVolume", "FailedCreatePodSandBox"}
 
 // startReasons are the reasons of the Events that follow once the pod has its volumes.

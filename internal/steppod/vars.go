@@ -52,16 +52,16 @@ func RecordVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (
 	return vars, nil
 }
 
-// ValidationVars is RecordVars without the default handle: nothing has one yet.
+// ValidationVars is RecordVars without the default handle, because no handle is chosen yet.
 func ValidationVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (map[string]any, error) {
 	vars, err := RecordVars(record, claim)
 	delete(vars, "defaultHandle")
 	return vars, err
 }
 
-// DeletionVars is RecordVars with the record's claim, and handle and capacity. A
-// creation that failed before it told them is undone under the handle it would have
-// had, and with the size the claim requested.
+// DeletionVars is RecordVars with the record's claim, handle and capacity. A creation that failed
+// before it set them is undone under its default handle, and with the size that the claim
+// requested.
 func DeletionVars(record *tarnv1.PavVolume) (map[string]any, error) {
 	vars, err := RecordVars(record, nil)
 	if err != nil {
@@ -90,7 +90,7 @@ func StageVars(stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *core
 	return vars, nil
 }
 
-// volumeVars is what every context of a volume that exists has.
+// volumeVars is the common part of every context of an existing volume.
 func volumeVars(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (map[string]any, error) {
 	claimObject, err := toObject(claim, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
 	if err != nil {
@@ -132,8 +132,8 @@ func SnapshotClass(class *storagev1.StorageClass) ([]byte, error) {
 	return encode(object)
 }
 
-// encode writes JSON without escaping what only HTML minds, which would make some
-// objects several times as large.
+// encode writes JSON without escapes for HTML, which would make some objects several times as
+// large.
 func encode(object any) ([]byte, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
@@ -156,8 +156,8 @@ func snapshot(raw []byte) (map[string]any, error) {
 	return fields, nil
 }
 
-// toObject gives the JSON form of an API object: names as in the API, absent fields
-// absent. What only servers care for (managedFields) is left out.
+// toObject gives the JSON form of an API object: names as in the API, absent fields absent. It
+// leaves out managedFields, which only API servers use.
 func toObject(object any, gvk schema.GroupVersionKind) (map[string]any, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

@@ -18,15 +18,15 @@ import (
 // Section is a section of a provisioner as written, for use without a volume.
 type Section struct {
 	Step tarnv1.Step
-	// Field is its path from spec on, like spec.volumeCreation.
+	// Field is its path from spec, like spec.volumeCreation.
 	Field string
 	// Object is made of maps, lists, strings, numbers, booleans and nil. It is nil if the section
 	// cannot be parsed: Check reports that.
 	Object any
 }
 
-// Sections gives the sections a provisioner has, in the order of a volume's life.
-// volumeExpansion stands there twice, each time with the pod of one step.
+// Sections gives the sections of a provisioner, in the order of a volume's life. volumeExpansion
+// appears twice, each time with the pod of one step.
 func Sections(p *pavv1.PavProvisioner) []Section {
 	var found []Section
 	for _, s := range sections(p) {

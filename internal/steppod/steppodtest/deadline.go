@@ -10,10 +10,10 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// NoImage is what a pod waits for that CannotPull.
+// NoImage is what a CannotPull pod waits for.
 const NoImage = "container main: ImagePullBackOff: no such image"
 
-// CannotPull shows a pod as its kubelet does while an image cannot be had.
+// CannotPull shows a pod as its kubelet does while an image cannot be pulled.
 func CannotPull(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	pod.Status.Phase = corev1.PodPending

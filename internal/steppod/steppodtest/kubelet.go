@@ -1,6 +1,5 @@
-// Package steppodtest stands in for kubelet and node agent where a test has an API
-// server and no node: it ends pods as the test says. The fake speaks through the
-// objects alone, as the real ones do.
+// Package steppodtest replaces the kubelet and the node agent in tests with an API server and no
+// node. It ends pods as the test says. Like the real ones, the fake acts only through API objects.
 package steppodtest
 
 import (
@@ -40,14 +39,14 @@ type Kubelet struct {
 	Client client.WithWatch
 	// Ends says how a pod ends.
 	Ends func(*corev1.Pod) End
-	// Node says on which node a pod runs that has none; without it all run on one.
+	// Node says on which node a pod without a node runs. If nil, all run on one node.
 	Node func(*corev1.Pod) string
 
 	mu  sync.Mutex
 	ran map[tarnv1.Step]map[types.UID]string
 }
 
-// Run works until the context ends.
+// Run runs the kubelet until the context ends.
 func (k *Kubelet) Run(ctx context.Context) error {
 	w, err := k.Client.Watch(ctx, &corev1.PodList{}, client.MatchingLabels{tarnv1.LabelProvisioner: k.Provisioner})
 	if err != nil {
@@ -137,7 +136,7 @@ func (k *Kubelet) schedule(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	return true, k.Client.Get(ctx, client.ObjectKeyFromObject(pod), pod)
 }
 
-// keep has the containers of a pod run.
+// keep makes the containers of a pod run.
 func (k *Kubelet) keep(ctx context.Context, pod *corev1.Pod) error {
 	base := pod.DeepCopy()
 	pod.Status.Phase = corev1.PodRunning

@@ -44,9 +44,9 @@ type Options struct {
 	KubeletDir string
 	// StateDir is the agent's own directory.
 	StateDir string
-	// CRIEndpoint is the container runtime's socket; empty if it is not given to us.
+	// CRIEndpoint is the container runtime's socket; empty if the agent has no access to it.
 	CRIEndpoint string
-	// Version is Tarn's.
+	// Version is the version of Tarn.
 	Version string
 }
 
@@ -57,14 +57,14 @@ type Agent struct {
 	drivers *driver.Drivers
 	stages  *stages.Stages
 	results *results.Results
-	// open is closed when what an earlier run has left is in order, so that volumes
-	// may be served; served is set when all are.
+	// open is closed once the leftovers of an earlier run are cleared, so that volumes may be
+	// served. served is set when all are.
 	open   chan struct{}
 	served atomic.Bool
 }
 
-// CacheOptions limit the cache to what the agent reads: the stages of its node, and
-// of provisioners no more than whether they may be used.
+// CacheOptions limit the cache to what the agent reads: the stages of its node, and whether
+// provisioners may be used.
 func CacheOptions(nodeName string) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -76,8 +76,8 @@ func CacheOptions(nodeName string) cache.Options {
 	}
 }
 
-// stripProvisioner drops the templates, the large part, which the agent never evaluates: of
-// volumeExpansion stays that it is there, of staging that a template reads readOnly.
+// stripProvisioner drops the templates, which are large and which the agent never evaluates. It
+// keeps whether volumeExpansion exists, and whether a staging template reads readOnly.
 func stripProvisioner(object any) (any, error) {
 	if p, ok := object.(*pavv1.PavProvisioner); ok {
 		expansion, apart := p.Spec.VolumeExpansion, steppod.StagesApart(p)
@@ -147,7 +147,7 @@ func (a *Agent) Ready(*http.Request) error {
 
 func logger() logr.Logger { return log.Log.WithName("node") }
 
-// run begins the agent's work once the cache is filled, and ends it with ctx.
+// run starts the agent's work once the cache is filled, and ends it with ctx.
 func (a *Agent) run(ctx context.Context, m manager.Manager) error {
 	if !m.GetCache().WaitForCacheSync(ctx) {
 		return nil
@@ -251,7 +251,7 @@ func (a *Agent) clean(ctx context.Context) error {
 	return nil
 }
 
-// serveAll serves every driver that is not served yet, and says whether all are.
+// serveAll serves every driver that is not served yet, and says whether all are served now.
 func (a *Agent) serveAll(ctx context.Context) bool {
 	names, err := a.wanted(ctx)
 	for name := range names {
@@ -276,9 +276,9 @@ func (a *Agent) isAnothers(ctx context.Context, name string, failed error) bool 
 	return a.cached.Get(ctx, client.ObjectKey{Name: name}, p) == nil && nameTaken(p)
 }
 
-// reconcileDriver serves a driver as long as its PavProvisioner exists, accepted or
-// not, under deletion or not: what was staged must be unstaged. Where the name is not the
-// provisioner's it is served for that alone.
+// reconcileDriver serves a driver as long as its PavProvisioner exists, accepted or not, under
+// deletion or not: staged volumes must be unstaged. If another driver has the name, the agent
+// serves it only for that.
 func (a *Agent) reconcileDriver(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	select {
 	case <-a.open:
@@ -289,7 +289,7 @@ func (a *Agent) reconcileDriver(ctx context.Context, request reconcile.Request) 
 	return reconcile.Result{}, a.settle(log.IntoContext(ctx, logger()), request.Name)
 }
 
-// settle serves or ends a driver, as is asked for at that moment.
+// settle serves or ends a driver, as wanted at that moment.
 func (a *Agent) settle(ctx context.Context, name string) error {
 	return a.drivers.Settle(ctx, name, func() (bool, error) {
 		names, err := a.wanted(ctx)

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ownPods reads the pods of this node alone. Other kinds it reads as Reader does.
+// ownPods reads only the pods of this node. Other kinds it reads like Reader.
 //
 // A role cannot limit get to the pods of a node, so the agent has no right to get pods. Policy
 // node.tarn.dev does limit what the agent patches. An empty patch in a dry run writes nothing, and

@@ -22,17 +22,17 @@ import (
 
 // Config is what Drivers needs; every field must be set.
 type Config struct {
-	// Volumes does the work.
+	// Volumes does the work of the calls.
 	Volumes Volumes
 	// Mounts is the mount table, for statistics.
 	Mounts mounts.Mounter
 	// Folder contains one directory per driver, with its CSI socket.
 	Folder string
-	// Registry is where the kubelet looks for registration sockets.
+	// Registry is the directory in which the kubelet finds registration sockets.
 	Registry string
-	// NodeName is this node.
+	// NodeName is the name of this node.
 	NodeName string
-	// Version is Tarn's, shown by GetPluginInfo.
+	// Version is the version of Tarn, shown by GetPluginInfo.
 	Version string
 }
 
@@ -47,7 +47,7 @@ type Drivers struct {
 	closed  bool
 }
 
-// server is what serves one driver.
+// server serves one driver.
 type server struct {
 	paths
 	csi, registration *grpc.Server
@@ -55,7 +55,7 @@ type server struct {
 	running sync.WaitGroup
 }
 
-// New returns Drivers that serves none yet.
+// New returns Drivers that serves no driver yet.
 func New(config Config) *Drivers {
 	return &Drivers{Config: config, serving: map[string]*server{}}
 }
@@ -157,8 +157,8 @@ func (s *server) stopGracefully() {
 	}
 }
 
-// clean removes what a driver that is not served has left. A registration socket that is
-// served is that of another driver with the name, and no reason to keep ours.
+// clean removes the files of a driver that is not served. A served registration socket belongs to
+// another driver with the name, and our files are removed all the same.
 func (d *Drivers) clean(p paths) error {
 	if _, err := os.Lstat(p.folder); errors.Is(err, os.ErrNotExist) {
 		return nil // then the registration socket, if there is one, is not ours
@@ -172,8 +172,8 @@ func (d *Drivers) clean(p paths) error {
 	return mounts.RemoveTree(p.folder)
 }
 
-// Clean removes what an earlier run has left of drivers that are not wanted any more. It
-// comes before the first Settle.
+// Clean removes what an earlier run has left of drivers that are no longer wanted. Call it before
+// the first Settle.
 func (d *Drivers) Clean(wanted func(name string) bool) error {
 	entries, err := os.ReadDir(d.Folder)
 	if errors.Is(err, os.ErrNotExist) {

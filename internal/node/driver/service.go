@@ -16,16 +16,16 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// Volumes makes the volumes of a driver available on this node. Errors are gRPC
-// statuses; both calls may be repeated, and come at the same time for other targets.
+// Volumes makes the volumes of a driver available on this node. Errors are gRPC statuses. Calls may
+// be repeated, and run concurrently for different targets.
 type Volumes interface {
 	// Publish makes the volume available at the request's target path.
 	Publish(ctx context.Context, driver string, request *csi.NodePublishVolumeRequest) error
-	// Unpublish takes it away again.
+	// Unpublish removes it from there again.
 	Unpublish(ctx context.Context, driver string, request *csi.NodeUnpublishVolumeRequest) error
 	// Expands says whether volumes of the driver may grow.
 	Expands(ctx context.Context, driver string) (bool, error)
-	// Expand lets a published volume grow, and gives the size in bytes it has then.
+	// Expand expands a published volume, and gives its new size in bytes.
 	Expand(ctx context.Context, driver string, request *csi.NodeExpandVolumeRequest) (int64, error)
 }
 
@@ -54,7 +54,8 @@ func (s *service) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilit
 	return &csi.GetPluginCapabilitiesResponse{}, nil
 }
 
-// Probe implements the Identity service: a socket is served only when all is ready.
+// Probe implements the Identity service. It always answers ready, because a socket is served only
+// then.
 func (s *service) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }
@@ -127,8 +128,8 @@ func require(fields ...string) error {
 	return nil
 }
 
-// observe logs a call that ends in an error, and makes an error of a panic: one bad
-// request must not take every volume of the node along.
+// observe logs a call that ends in an error, and turns a panic into an error: one bad request must
+// not affect every volume of the node.
 func observe(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (answer any, err error) {
 	begun := time.Now()
 	logger := log.FromContext(ctx).WithName("csi").WithValues("method", info.FullMethod)

@@ -20,7 +20,7 @@ import (
 // name may have 63 characters, which is too many in a deep directory.
 const maxSocketPath = 107
 
-// paths are where one driver is served.
+// paths are the files of one driver.
 type paths struct {
 	folder, csi, registration string
 }
@@ -40,8 +40,8 @@ func (d *Drivers) paths(name string) paths {
 	return p
 }
 
-// short stands for a name that is too long for a path; the dot keeps it apart from
-// every name a PavProvisioner can have.
+// short replaces a name that is too long for a path. Its dot distinguishes it from every name a
+// PavProvisioner can have.
 func short(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return "tarn." + hex.EncodeToString(sum[:8])
@@ -113,8 +113,8 @@ func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*regist
 	}, nil
 }
 
-// NotifyRegistrationStatus implements the kubelet's plugin registration. The kubelet
-// tries again by itself.
+// NotifyRegistrationStatus implements the kubelet's plugin registration. The kubelet retries by
+// itself.
 func (r *registrar) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	if s.GetPluginRegistered() {
 		r.logger.Info("registered with the kubelet")

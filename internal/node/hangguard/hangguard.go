@@ -11,9 +11,9 @@ import (
 // ErrNoAnswer says that no answer came in time. It may still come, or never.
 var ErrNoAnswer = errors.New("there is no answer")
 
-// Asker asks one question a key at a time. A question that hangs keeps a thread of the
-// process, and nothing can end it: so however often is asked, there is one. The zero value
-// is ready for use.
+// Asker asks one question per key at a time. A question that hangs keeps a thread of the process,
+// and nothing can end it. So however many callers ask, only one question runs. The zero value is
+// ready for use.
 type Asker struct {
 	mu    sync.Mutex
 	asked map[string]*question // those that are not answered yet
@@ -72,8 +72,7 @@ func Ask[T any](a *Asker, key string, limit time.Duration, ask func() (T, error)
 	}
 }
 
-// Overdue says whether a question of the key has been waited for in vain and is still not
-// answered.
+// Overdue says whether a caller has waited in vain for the key's running question.
 func (a *Asker) Overdue(key string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

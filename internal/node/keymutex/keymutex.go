@@ -1,5 +1,5 @@
-// Package keymutex has a lock for each key: calls for one target or one stage follow
-// each other, others run side by side. It knows nothing of what the keys stand for.
+// Package keymutex has a lock for each key: calls for one target or one stage run one after
+// another, others concurrently. It does not know what the keys mean.
 package keymutex
 
 import "sync"
@@ -68,7 +68,7 @@ type Counter struct {
 	counts map[string]int
 }
 
-// Hold adds a holder of the key and returns what takes it off.
+// Hold adds a holder of the key, and returns the function that removes it.
 func (c *Counter) Hold(key string) (release func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

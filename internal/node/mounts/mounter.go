@@ -16,25 +16,24 @@ type Mount struct {
 	ID int
 	// Device is "major:minor" of the files on it.
 	Device string
-	// Root is which directory or file of its file system is mounted.
+	// Root is the directory or file of its file system that is mounted.
 	Root string
-	// Point is where it is mounted.
+	// Point is the path at which it is mounted.
 	Point string
 	// Type is the file system's type.
 	Type string
-	// ReadOnly says that this mount may not be written through.
+	// ReadOnly says that this mount is read-only.
 	ReadOnly bool
 	// Receives says that a mount made below its origin appears below it too.
 	Receives bool
 }
 
-// Mounter is the seam to the kernel. Every path is absolute and its last element
-// is never followed if it is a symbolic link.
+// Mounter is the interface to the kernel. Every path is absolute, and its last element is never
+// followed if it is a symbolic link.
 type Mounter interface {
-	// Bind mounts the directory or file that source is, with all that is mounted
-	// below it, at target, which must exist and be of the same kind. A mount made
-	// later below the source appears below the target; nothing unmounted at the
-	// target is unmounted at the source.
+	// Bind mounts the directory or file source, with all mounts below it, at target. The target
+	// must exist and be of the same kind. A later mount below the source appears below the target.
+	// An unmount at the target unmounts nothing at the source.
 	Bind(source *os.File, target string, readOnly bool) error
 	// Replace mounts source as Bind does, in place of the uppermost mount at target. That mount is
 	// removed although it may be in use; before Linux 6.5 it is hidden. The target is never without
@@ -49,7 +48,7 @@ type Mounter interface {
 	List() ([]Mount, error)
 }
 
-// Kernel is the Mounter that asks the kernel, for the mount namespace of the process.
+// Kernel is the real Mounter, for the mount namespace of the process.
 type Kernel struct{}
 
 var _ Mounter = Kernel{}

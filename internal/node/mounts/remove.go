@@ -48,7 +48,7 @@ func RemoveTree(folder string) error {
 	return nil
 }
 
-// noCrossing makes the kernel refuse mounts, symbolic links and "..".
+// noCrossing makes the kernel reject mounts, symbolic links and "..".
 const noCrossing = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS
 
 type remover struct {

@@ -28,7 +28,7 @@ func (Kernel) Replace(source *os.File, target string, readOnly bool) error {
 // OwnFiles is the directory that shows the process's open files by their numbers.
 const OwnFiles = "/proc/self/fd"
 
-// MovedError says that a path does not lead to the mount it is to lead to.
+// MovedError says that a path no longer leads to the expected mount.
 type MovedError struct{ Point string }
 
 // Error implements error.
@@ -50,7 +50,7 @@ func (m Mount) Open() (*os.File, error) {
 		return nil, fmt.Errorf("open %s: %w", m.Point, err)
 	}
 	var stat unix.Statx_t
-	// The server of the mount is not asked: it may have ended.
+	// Do not ask the server of the mount: it may have ended.
 	err = unix.Statx(int(place.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &stat)
 	if err == nil && int(stat.Mnt_id) != m.ID { //nolint:gosec // a number of the same kernel
 		err = &MovedError{m.Point}
@@ -70,8 +70,8 @@ func openPlace(point string, resolve uint64) (*os.File, error) {
 	return os.NewFile(uintptr(fd), point), nil
 }
 
-// moveMountBeneath is the flag of move_mount that puts a mount below the uppermost
-// one at a place (Linux 6.5).
+// moveMountBeneath is the flag of move_mount that puts a mount below the uppermost one at a point
+// (Linux 6.5).
 const moveMountBeneath = 0x200
 
 // Put mounts a tree in place of an open mount. That mount is removed although it may be in use. Put

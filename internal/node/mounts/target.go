@@ -41,8 +41,7 @@ func EnsureBind(m Mounter, source *os.File, target string, readOnly bool) error 
 	return nil
 }
 
-// Shows says whether target is a mount of exactly what source is, and nothing else is
-// mounted there.
+// Shows says whether target is a mount of exactly source, and nothing else is mounted there.
 func Shows(m Mounter, target string, source *os.File, readOnly bool) (bool, error) {
 	want, err := identify(int(source.Fd()), "", unix.AT_EMPTY_PATH)
 	if err != nil {
@@ -51,13 +50,13 @@ func Shows(m Mounter, target string, source *os.File, readOnly bool) (bool, erro
 	return shows(m, target, source, want, readOnly)
 }
 
-// Exists says whether there is anything at target.
+// Exists says whether target exists.
 func Exists(target string) bool {
 	_, err := identify(unix.AT_FDCWD, target, unix.AT_SYMLINK_NOFOLLOW)
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// identity is what a file is, whatever is in it.
+// identity identifies a file, whatever its content.
 type identity struct {
 	device, rdev [2]uint32 // major, minor
 	inode        uint64
@@ -79,8 +78,8 @@ func identify(dir int, path string, flags int) (identity, error) {
 	}, nil
 }
 
-// shows says whether target is a mount of exactly that file. A target that cannot be
-// looked at shows something else.
+// shows says whether target is a mount of exactly that file. A target that cannot be read counts as
+// showing something else.
 func shows(m Mounter, target string, source *os.File, want identity, readOnly bool) (bool, error) {
 	table, err := m.List()
 	if err != nil {
@@ -129,8 +128,8 @@ func makeTarget(target string, folder bool) error {
 	return nil
 }
 
-// RemoveTarget removes what EnsureBind has made at target, after it was unmounted:
-// an empty directory or an empty file, and nothing else.
+// RemoveTarget removes what EnsureBind has created at target, after the unmount: an empty directory
+// or an empty file, and nothing else.
 func RemoveTarget(m Mounter, target string) error {
 	table, err := m.List()
 	if err != nil {

@@ -20,7 +20,7 @@ func (Kernel) Unmount(point string) error { return unmount("unmount", point, 0) 
 // Detach implements Mounter.
 func (Kernel) Detach(point string) error { return unmount("detach", point, unix.MNT_DETACH) }
 
-// unmount takes the uppermost mount off a point of a mount table.
+// unmount unmounts the uppermost mount at a point of a mount table.
 func unmount(op, point string, flags int) error {
 	parent, err := openParent(op, point)
 	if err != nil {

@@ -55,7 +55,7 @@ func (s *Server) Hang() {
 	s.hangs = true
 }
 
-// GoOn has it answer again.
+// GoOn makes the server answer again.
 func (s *Server) GoOn() {
 	s.hangs = false
 	s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *Server) run() {
 	}
 }
 
-// reply answers a request; the numbers and sizes are linux/fuse.h's.
+// reply answers a request. The numbers and sizes are those of linux/fuse.h.
 func reply(request []byte) []byte {
 	order := binary.NativeEndian
 	const (

@@ -16,14 +16,13 @@ import (
 
 const insideVariable = "TARN_TEST_MOUNT_NAMESPACE"
 
-// Main is for TestMain, with m.Run: it starts the test binary again in a new mount
-// namespace and runs the tests there. Without the right to do so no test runs, and it
-// says why.
+// Main is for TestMain, with m.Run. It starts the test binary again in a new mount namespace and
+// runs the tests there. Without the right to do so it runs no test and says why.
 func Main(run func() int) {
 	if os.Getenv(insideVariable) == "" {
 		os.Exit(again())
 	}
-	// What the tests mount must not propagate to where they came from.
+	// Mounts of the tests must not propagate to the original namespace.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		fmt.Fprintln(os.Stderr, "make the mounts private:", err)
 		os.Exit(1)
@@ -77,7 +76,7 @@ func Tmpfs(t testing.TB) string {
 	return dir
 }
 
-// MountTmpfs mounts another tmpfs at dir, which is made if it is missing.
+// MountTmpfs mounts another tmpfs at dir. A missing dir is created.
 func MountTmpfs(t testing.TB, dir string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {

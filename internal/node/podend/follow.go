@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// Listener wants to know when pods end.
+// Listener is told when pods end.
 type Listener interface {
 	// Pods gives the UIDs of the pods whose end the listener waits for.
 	Pods() []types.UID
@@ -26,7 +26,7 @@ type Listener interface {
 // labelPodUID is the label the kubelet puts on containers and sandboxes.
 const labelPodUID = "io.kubernetes.pod.uid"
 
-// lookTimeout bounds what a listener does about one event.
+// lookTimeout limits a listener's work for one event.
 const lookTimeout = 20 * time.Second
 
 // Follow passes the runtime's events to the listeners until ctx ends. When the event stream breaks,
@@ -64,7 +64,7 @@ func newBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.1, Steps: 8, Cap: 30 * time.Second}
 }
 
-// target makes a gRPC target of a socket's path; a URL is one already.
+// target makes a gRPC target from the path of a socket. A URL stays unchanged.
 func target(endpoint string) string {
 	if len(endpoint) > 0 && endpoint[0] == '/' {
 		return "unix://" + endpoint
@@ -115,7 +115,7 @@ func (f *follower) tell(ctx context.Context, uid types.UID) {
 	}
 }
 
-// podOf is the uid of the event's pod; empty if it does not tell.
+// podOf is the UID of the event's pod; empty if the event does not contain it.
 func podOf(event *cri.ContainerEventResponse) types.UID {
 	if uid := event.GetPodSandboxStatus().GetMetadata().GetUid(); uid != "" {
 		return types.UID(uid)
@@ -138,7 +138,7 @@ func (f *follower) look(ctx context.Context, pod types.UID) (Look, error) {
 	return Look{Runs: runs, Ending: func(ctx context.Context) string { return f.ending(ctx, pod) }}, nil
 }
 
-// ending says why the kubelet may have ended a pod, also where that cannot be known.
+// ending says why the kubelet may have ended a pod. If that cannot be found out, it says so.
 func (f *follower) ending(ctx context.Context, pod types.UID) string {
 	var why string
 	if node, err := f.node(ctx); err != nil {

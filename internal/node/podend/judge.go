@@ -9,21 +9,21 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Ending is how a pod has ended. The zero value says that it is not known.
+// Ending says how a pod has ended. The zero value means unknown.
 type Ending struct {
 	// Known says that the pod has ended.
 	Known bool
 	// Succeeded says that it has ended well.
 	Succeeded bool
-	// ExitCodes are those other than 0, by container.
+	// ExitCodes are the exit codes other than 0, by container.
 	ExitCodes map[string]int32
 }
 
 // Run is one run of a container, as the runtime knows it.
 type Run struct {
-	// Container is its name in the pod's spec; empty where only ID is known, see Named.
+	// Container is its name in the pod's spec. It is empty if only ID is known, see Named.
 	Container string
-	// ID is the container runtime's id of it, if known.
+	// ID is its ID in the container runtime, if known.
 	ID string
 	// Attempt counts the runs of the container, from 0.
 	Attempt uint32
@@ -34,13 +34,12 @@ type Run struct {
 	Started, Finished time.Time
 }
 
-// Look is what was found of a pod at a moment.
+// Look is the observed state of a pod.
 type Look struct {
-	// Runs are the runs of its containers, as far as is known.
+	// Runs are the known runs of its containers.
 	Runs []Run
-	// Ending asks why the kubelet may be ending pods of the node; empty where nothing
-	// shows that it does. It is asked of what seems to have succeeded alone, since the
-	// API server answers it.
+	// Ending says why the kubelet may be ending pods of the node; empty if nothing shows that. Call
+	// it only for a pod that seems to have succeeded, since it asks the API server.
 	Ending func(context.Context) string
 }
 
@@ -70,14 +69,14 @@ func (l Look) Named(pod *corev1.Pod) Look {
 	return l
 }
 
-// Shape is what of a pod's spec decides when it has ended.
+// Shape is the part of a pod's spec that decides when the pod has ended.
 type Shape struct {
 	RestartPolicy corev1.RestartPolicy `json:"restartPolicy"`
-	// Containers and InitContainers are the names.
+	// Containers and InitContainers are names.
 	Containers     []string `json:"containers"`
 	InitContainers []string `json:"initContainers,omitempty"`
-	// Unusual says that the pod has something (a sidecar, restart rules of one
-	// container) that leaves its end to the kubelet's judgement.
+	// Unusual says that only the kubelet can judge the pod's end, because of a sidecar or restart
+	// rules of a container.
 	Unusual bool `json:"unusual,omitempty"`
 	// DeadlineSeconds is the pod's activeDeadlineSeconds, 0 if it has none.
 	DeadlineSeconds int64 `json:"deadlineSeconds,omitempty"`
@@ -149,8 +148,8 @@ func judge(s Shape, runs []Run) Ending {
 	return Ending{}
 }
 
-// deadlineMargin is how long before its deadline a pod is left to the kubelet: the
-// kubelet counts from the pod's start, which is before that of its first container.
+// deadlineMargin is how long before its deadline a pod is left to the kubelet. The kubelet counts
+// from the pod's start, which is earlier than that of its first container.
 const deadlineMargin = 10 * time.Second
 
 // judgeNever: an init container that failed ends the pod; else all containers do.

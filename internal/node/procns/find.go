@@ -16,7 +16,7 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// Container is a mount namespace that processes of a pod live in.
+// Container is a mount namespace with processes of a pod.
 type Container struct {
 	// Pod is the UID of its pod.
 	Pod types.UID
@@ -28,8 +28,8 @@ type Container struct {
 	Table []mounts.Mount
 }
 
-// Find returns the containers of the pods, by looking at every process of the
-// machine that /proc shows. A process that ends meanwhile is passed over.
+// Find returns the containers of the pods. It checks every process of the machine that /proc shows.
+// A process that ends meanwhile is skipped.
 func Find(pods []types.UID) ([]Container, error) {
 	own, err := namespaceOf("/proc/self")
 	if err != nil {
@@ -92,11 +92,11 @@ func namespaceOf(process string) (uint64, error) {
 	return stat.Ino, nil
 }
 
-// cgroups are what the names of the pods' cgroups hold, with "-" for each "_".
+// cgroups are, by pod, the names that the pods' cgroups contain, with "-" for each "_".
 type cgroups map[types.UID]string
 
-// cgroupsOf are those of the pods: the kubelet names them after the pod's uid, with "_" for "-"
-// where systemd manages them.
+// cgroupsOf gives the names for these pods. The kubelet names cgroups after the pod's UID, with "_"
+// for "-" if systemd manages them.
 func cgroupsOf(pods []types.UID) cgroups {
 	names := cgroups{}
 	for _, pod := range pods {
@@ -105,8 +105,7 @@ func cgroupsOf(pods []types.UID) cgroups {
 	return names
 }
 
-// containerOf is which of the pods a process belongs to, empty if to none, and the id of its
-// container.
+// containerOf gives the pod of a process, empty if it is none of them, and the ID of its container.
 func (c cgroups) containerOf(process string) (pod types.UID, container string, err error) {
 	data, err := os.ReadFile(process + "/cgroup")
 	if err != nil {

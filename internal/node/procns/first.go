@@ -12,11 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// First is the first process of a container: with its end the container ends.
+// First is the first process of a container. When it ends, the container ends.
 type First struct {
 	// Pod is the UID of the container's pod.
 	Pod types.UID
-	// Container is the container runtime's id of it.
+	// Container is its ID in the container runtime.
 	Container string
 
 	file *os.File
@@ -54,7 +54,7 @@ func Firsts(pods []types.UID) ([]*First, error) {
 
 var errNotFirst = errors.New("not the first process of a container")
 
-// open opens a process that is the first of a process namespace right below that of /proc.
+// open opens a process that is the first of a process namespace directly below that of /proc.
 func (c cgroups) open(process string) (*First, error) {
 	number, err := strconv.Atoi(strings.TrimPrefix(process, "/proc/"))
 	if err != nil {
@@ -141,7 +141,7 @@ func exitCode(fd int) (code int32, known, done bool) {
 	return int32(status.ExitStatus()), true, true
 }
 
-// numbersOf are the numbers of a process in the process namespaces it is in, that of /proc first.
+// numbersOf are the numbers of a process in all its process namespaces, that of /proc first.
 func numbersOf(process string) ([]string, error) {
 	data, err := os.ReadFile(process + "/status")
 	if err != nil {

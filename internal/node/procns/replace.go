@@ -13,11 +13,11 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// ErrUserNamespace says that a container has users of its own, to whom the files of
-// its mounts are mapped as it is started.
+// ErrUserNamespace says that a container has its own user namespace. The files of its mounts are
+// mapped to its users only when it starts.
 var ErrUserNamespace = errors.New("the container has its own user namespace, whose mounts cannot be replaced")
 
-// errEnded says that a container's process has ended; another one may have its number.
+// errEnded says that a container's process has ended. Another process may have its number.
 var errEnded = errors.New("the container has ended")
 
 // Replace mounts source in the container in place of old, a mount of its table, and read-only if
@@ -42,7 +42,7 @@ func (c Container) Replace(asks *hangguard.Asker, limit time.Duration, old mount
 		return err
 	}
 	defer func() { _ = tree.Close() }()
-	// Opened here: /proc in the container is the container's.
+	// Open this outside: in the container, /proc is the container's.
 	files, err := os.Open(mounts.OwnFiles)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (c Container) Replace(asks *hangguard.Asker, limit time.Duration, old mount
 	return err
 }
 
-// wayTo is the key of the questions for the way to a mount of the container's.
+// wayTo is the key of questions about the path to a mount of the container.
 func (c Container) wayTo(m mounts.Mount) string { return fmt.Sprint(c.Namespace, " ", m.ID) }
 
 // open opens this mount of the container and no other, even if the container's paths change
@@ -123,9 +123,8 @@ func sameUsers(process string) (bool, error) {
 	return own.Ino == other.Ino, nil
 }
 
-// within calls do on a thread of its own that has entered the mount namespace and
-// ends afterwards. The process's first thread never enters: /proc/self shows the
-// mounts of that one.
+// within calls do on a new thread that enters the mount namespace and then ends. The process's
+// first thread never enters, because /proc/self shows that thread's mounts.
 func within(space *os.File, do func() error) error {
 	done := make(chan error, 1)
 	var enter func()

@@ -59,8 +59,8 @@ func ReadResults(folder string) (v1alpha1.PodResult, error) {
 	return result, nil
 }
 
-// ReadError is the text of /pav/error as far as it can be read: blanks around it
-// removed, at most 4 KiB, else why it cannot be read. It is empty if there is none.
+// ReadError is the text of /pav/error without surrounding blanks, at most 4 KiB. If the file cannot
+// be read, it says why. It is empty if there is no file.
 func ReadError(folder string) string {
 	dir, err := openFolder(folder)
 	if err != nil {
@@ -74,13 +74,13 @@ func ReadError(folder string) string {
 	return tidy(text)
 }
 
-// Ready says whether /pav/ready exists, whatever it is.
+// Ready says whether /pav/ready exists, as a file of any kind.
 func Ready(folder string) bool {
 	_, err := os.Lstat(filepath.Join(folder, "ready"))
 	return err == nil
 }
 
-// tidy makes text fit to be shown: valid, trimmed, cut between two characters.
+// tidy makes text fit for display: valid, trimmed, and cut between two characters.
 func tidy(text string) string {
 	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 	text = strings.TrimSpace(text)

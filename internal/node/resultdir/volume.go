@@ -26,22 +26,22 @@ func wrong(format string, args ...any) error {
 	return &WrongVolumeError{Problem: fmt.Sprintf(format, args...)}
 }
 
-// Volume is what /pav/volume was found to be.
+// Volume describes /pav/volume.
 type Volume struct {
 	// File keeps it open as a place in the file tree (O_PATH).
 	File *os.File
-	// Path is where it is on the node, all symbolic links resolved.
+	// Path is its path on the node, with all symbolic links resolved.
 	Path string
-	// Device is "major:minor" of the file system it is on.
+	// Device is "major:minor" of its file system.
 	Device string
-	// Rdev is "major:minor" of the block device it is; empty for a directory.
+	// Rdev is "major:minor" of a block device; empty for a directory.
 	Rdev string
-	// MountID is the number of the mount it is in.
+	// MountID is the number of its mount.
 	MountID int
 }
 
-// resolveTries bounds the repetitions when the pod renames things while a path is
-// resolved, which makes the kernel give up with EAGAIN.
+// resolveTries limits the attempts to resolve a path while the pod renames directories on it: the
+// kernel then fails with EAGAIN.
 const resolveTries = 16
 
 // OpenVolume opens /pav/volume of a stage; stage is the directory that contains "pav". Symbolic
@@ -102,7 +102,7 @@ func resolve(root *os.File) (*os.File, error) {
 	}
 }
 
-// examine finds out where the file is and on what.
+// examine finds out where the file is, and on which file system.
 func examine(file *os.File, pav string) (*Volume, error) {
 	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(file.Fd())))
 	if err != nil {
@@ -159,8 +159,8 @@ func (v *Volume) check(block bool, capacity int64) error {
 	return nil
 }
 
-// DeviceSize is the size in bytes of the block device "major:minor". It is asked of
-// sysfs, so that nothing a pod named as a device is ever opened.
+// DeviceSize is the size in bytes of the block device "major:minor". It reads sysfs, so that no
+// device chosen by a pod is ever opened.
 func DeviceSize(rdev string) (int64, error) {
 	data, err := os.ReadFile("/sys/dev/block/" + rdev + "/size")
 	if err != nil {

@@ -25,13 +25,13 @@ import (
 type Config struct {
 	// Writer patches the status of pods.
 	Writer client.Client
-	// Live reads the pods of this node past any cache.
+	// Live reads the pods of this node, bypassing any cache.
 	Live client.Reader
 	// Mounts is the mount table.
 	Mounts mounts.Mounter
 	// Folder contains one directory per volume.
 	Folder string
-	// KubeletFolder is the kubelet's root; every target lies in it.
+	// KubeletFolder is the kubelet's root directory; every target lies in it.
 	KubeletFolder string
 }
 
@@ -106,8 +106,8 @@ func (r *Results) bind(k, target string) error {
 	return mounts.EnsureBind(r.Mounts, source, target, false)
 }
 
-// Unpublish stores the result on the pod, if that was not done, and only then takes
-// the volume away. Errors are gRPC statuses.
+// Unpublish stores the result on the pod, if that was not done, and only then removes the volume.
+// Errors are gRPC statuses.
 func (r *Results) Unpublish(ctx context.Context, volumeID, target string) error {
 	if err := r.checkTarget(target); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (r *Results) checkTarget(target string) error {
 	return nil
 }
 
-// pod is the pod of that uid, read live; nil if it does not exist any more.
+// pod is the pod of that UID, read live; nil if it does not exist any more.
 func (r *Results) pod(ctx context.Context, namespace, name string, uid types.UID) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := r.Live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod)

@@ -41,8 +41,8 @@ func (r *Results) store(ctx context.Context, k string, rec *record, end podend.E
 	}
 	err = r.patch(ctx, pod, result)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
-		// The pod may have gone, or another may have its name, which the uid in the
-		// patch does not fit.
+		// The pod may have been deleted, or another pod may have its name. The UID in the patch
+		// then does not match.
 		if pod, readErr := r.pod(ctx, rec.Namespace, rec.Pod, rec.UID); readErr == nil && pod == nil {
 			return nil
 		}
@@ -52,9 +52,8 @@ func (r *Results) store(ctx context.Context, k string, rec *record, end podend.E
 
 // +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
 
-// patch writes the annotation through the status subresource: with the right to patch
-// that alone, a stolen node can change no pod's spec. The uid is there as the
-// precondition that it is still the same pod.
+// patch writes the annotation through the status subresource. The agent may patch only that, so a
+// stolen node can change no pod's spec. The UID is the precondition that it is still the same pod.
 func (r *Results) patch(ctx context.Context, pod *corev1.Pod, result tarnv1.PodResult) error {
 	value, err := json.Marshal(result)
 	if err != nil {
@@ -79,7 +78,7 @@ func storedTells(pod *corev1.Pod) bool {
 	return ok
 }
 
-// storedSucceeded says whether the pod has a result with how it ended.
+// storedSucceeded says whether the pod has a result that says how it ended.
 func storedSucceeded(pod *corev1.Pod) bool {
 	result, ok := stored(pod)
 	return ok && result.Succeeded != nil

@@ -16,8 +16,7 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// apply does the actions in order and stops at the first that fails. stage is brought
-// up to date by each write.
+// apply does the actions in order and stops at the first error. Each write updates stage.
 func (s *Stages) apply(ctx context.Context, stage *tarnv1.PavStage, actions []action) error {
 	for _, a := range actions {
 		err := s.do(ctx, stage, a)
@@ -76,14 +75,14 @@ func (s *Stages) do(ctx context.Context, stage *tarnv1.PavStage, a action) error
 	return fmt.Errorf("stage %s: unknown action %d", stage.Name, a.verb)
 }
 
-// setNode changes the node's part of the status, if nothing else has changed it.
+// setNode changes the node's part of the status, unless another client has changed it.
 func (s *Stages) setNode(ctx context.Context, stage *tarnv1.PavStage, change func(*tarnv1.PavStageNodeStatus)) error {
 	old := stage.DeepCopy()
 	change(&stage.Status.Node)
 	return s.patchStatus(ctx, old, stage)
 }
 
-// markStaged keeps the record first: a stage that says Staged has one.
+// markStaged writes the record first: a stage in phase Staged always has one.
 func (s *Stages) markStaged(ctx context.Context, stage *tarnv1.PavStage, found *record) error {
 	if err := s.writeRecord(stage.UID, found); err != nil {
 		return fmt.Errorf("write the record of stage %s: %w", stage.Name, err)

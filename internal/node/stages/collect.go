@@ -39,7 +39,7 @@ func (s *Stages) Collect(ctx context.Context) error {
 	return failed
 }
 
-// alive are the stages of this node that there are, as the API server says, not the cache.
+// alive are the existing stages of this node, from the API server, not the cache.
 func (s *Stages) alive(ctx context.Context) (map[types.UID]bool, error) {
 	list := &tarnv1.PavStageList{}
 	if err := s.Live.List(ctx, list, client.MatchingFields{NodeField: s.NodeName}); err != nil {

@@ -19,8 +19,7 @@ import (
 
 var _ podend.Listener = (*Stages)(nil)
 
-// Pods implements podend.Listener: the staging pods that are waited for, and those that
-// are to stay.
+// Pods implements podend.Listener: staging pods that are waited for, and those that must stay.
 func (s *Stages) Pods() []types.UID {
 	var uids []types.UID
 	for _, stage := range s.listening() {
@@ -108,19 +107,19 @@ func (s *Stages) ending(ctx context.Context, stage *tarnv1.PavStage, look func(c
 	return podend.Judge(ctx, podend.ShapeOf(pod), seen.Named(pod)), nil
 }
 
-// death is the end of a staging pod that was to stay.
+// death is the end of a staging pod that should stay.
 type death struct {
 	stage types.UID
 	how   string
 }
 
-// firstWord is what was in /pav/error when the first container of a staging pod had failed.
+// firstWord is the content of /pav/error when the first container of a staging pod failed.
 type firstWord struct {
 	stage types.UID
 	text  string
 }
 
-// describeEnd says how a pod ended that was to stay.
+// describeEnd says how a pod ended that should stay.
 func describeEnd(end podend.Ending) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(end.ExitCodes)) {

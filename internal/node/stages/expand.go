@@ -18,17 +18,17 @@ import (
 	"tarn.dev/tarn/internal/node/resultdir"
 )
 
-// expandWait is how long one call to expand waits for the node expansion pod, a bit
-// less than the kubelet's two minutes; after that the kubelet calls again.
+// expandWait is how long one call to expand waits for the node expansion pod: a bit less than the
+// kubelet's two minutes. The kubelet then calls again.
 const expandWait = 110 * time.Second
 
 // Growth is one call to expand.
 type Growth struct {
 	Driver string
 	Handle string
-	// Path is where the volume is published.
+	// Path is the path at which the volume is published.
 	Path string
-	// Bytes is the size it is to have.
+	// Bytes is the size requested.
 	Bytes int64
 }
 
@@ -46,9 +46,9 @@ func (s *Stages) Expands(ctx context.Context, driver string) (bool, error) {
 	return p.Spec.VolumeExpansion != nil, nil
 }
 
-// Expand lets a volume grow in each stage of it on this node, and gives the size it
-// has then. Errors are gRPC statuses: what the pod says when it fails is Internal, upon
-// which the kubelet tries again later, and gives up once the claim asks for less.
+// Expand expands a volume in each of its stages on this node, and gives its new size. Errors are
+// gRPC statuses. A failure of the pod is Internal: the kubelet then retries later, and gives up
+// once the claim requests less.
 func (s *Stages) Expand(ctx context.Context, g Growth) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, expandWait)
 	defer cancel()
@@ -77,8 +77,8 @@ func (s *Stages) Expand(ctx context.Context, g Growth) (int64, error) {
 	return g.Bytes, nil
 }
 
-// expandStage asks for one stage to grow, unless it has, and waits for the answer. It
-// says whether there is such a stage.
+// expandStage requests the growth of one stage, unless it has grown, and waits for the answer. It
+// says whether the stage exists.
 func (s *Stages) expandStage(ctx context.Context, name string, bytes int64) (found bool, err error) {
 	sub, end := s.hub.subscribe(name)
 	defer end()
@@ -120,7 +120,7 @@ func (s *Stages) expandStage(ctx context.Context, name string, bytes int64) (fou
 	}
 }
 
-// answer is how a stage's growing to a size stands; a closed set.
+// answer is the progress of a stage's growth to a size; a closed set.
 type answer int
 
 const (
@@ -197,7 +197,7 @@ func (s *Stages) tellOnce(stage *tarnv1.PavStage) bool {
 	return true
 }
 
-// rememberTold needs the lock.
+// rememberTold must be called with the lock held.
 func (s *Stages) rememberTold(uid types.UID, attempt int32) {
 	if s.toldFailed == nil {
 		s.toldFailed = map[types.UID]int32{}
@@ -235,8 +235,8 @@ func growthMessage(stage *tarnv1.PavStage) string {
 	return "it has not ended yet"
 }
 
-// grownSize is the size that a staged volume may have by now: a block device may have
-// grown before the kubelet has asked for it.
+// grownSize is the size that a staged volume may have by now: a block device may have grown before
+// the kubelet's request.
 func grownSize(kept *record) int64 {
 	if !kept.Block {
 		return kept.Capacity

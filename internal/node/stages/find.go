@@ -21,7 +21,7 @@ import (
 	words "tarn.dev/tarn/internal/volume"
 )
 
-// volumeNameOf takes the PersistentVolume's name out of the kubelet's target path:
+// volumeNameOf gets the PersistentVolume's name from the kubelet's target path. That is
 // <root>/pods/<pod>/volumes/kubernetes.io~csi/<volume>/mount, or for a block volume
 // <root>/plugins/kubernetes.io/csi/volumeDevices/publish/<volume>/<pod>.
 func volumeNameOf(target string) (name string, found bool) {
@@ -92,7 +92,7 @@ func isOf(volume *corev1.PersistentVolume, driver, handle string) bool {
 
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=list;watch
 
-// checkProvisioner refuses a provisioner that may not stage anything new.
+// checkProvisioner rejects a provisioner that must not stage new volumes.
 func (s *Stages) checkProvisioner(ctx context.Context, name string) (*pavv1.PavProvisioner, error) {
 	p := &pavv1.PavProvisioner{}
 	err := s.Cached.Get(ctx, client.ObjectKey{Name: name}, p)
@@ -143,10 +143,12 @@ func (s *Stages) findIn(ctx context.Context, reader client.Reader, target string
 }
 
 // wanted gives the stage that a call is for. All pods of a node share one, unless the provisioner
-// stages read-only pods apart. That is decided when a stage is made. A stage from before an upgrade,
-// or before the provisioner was edited, may be of the other kind. The call joins it where it has the
-// target already, or where it is read-only, as the pod is, and is the volume's only one. A stage
-// with the name that a release before gave it is used until it ends.
+// stages read-only pods separately. That is decided when a stage is created. A stage may be of the
+// other kind, if it was created before an upgrade or an edit of the provisioner.
+//
+// The call joins such a stage if it has the target already. It also does if both pod and stage are
+// read-only and the volume has no other stage. A stage with a name from an earlier release is used
+// until it ends.
 func (s *Stages) wanted(ctx context.Context, p *pavv1.PavProvisioner, volume *corev1.PersistentVolume, r Request) (want *tarnv1.PavStage, joins bool, err error) {
 	readOnly := words.OnlyRead(volume) || r.ReadOnly && steppod.StagesApart(p)
 	want = tarnv1.NewStage(tarnv1.ProvisionerReference{Name: p.Name, UID: p.UID}, volume.Name, volume.UID, s.NodeName, readOnly)
@@ -174,8 +176,7 @@ func (s *Stages) wanted(ctx context.Context, p *pavv1.PavProvisioner, volume *co
 	return other, true, nil
 }
 
-// stageOf reads the stage of a volume on this node, under whichever name it has; nil if there is
-// none.
+// stageOf reads the stage of a volume on this node, under either name; nil if there is none.
 func (s *Stages) stageOf(ctx context.Context, volume *corev1.PersistentVolume, readOnly bool) (*tarnv1.PavStage, error) {
 	stage, err := s.liveStage(ctx, tarnv1.StageName(volume.UID, s.NodeName, readOnly))
 	if err != nil || stage != nil {

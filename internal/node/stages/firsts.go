@@ -35,7 +35,7 @@ func newFirsts() firsts {
 	return firsts{asked: make(chan struct{}, 1), held: map[types.UID]*heldPod{}}
 }
 
-// want has the pod's processes looked for.
+// want requests a search for the pod's processes.
 func (f *firsts) want(pod types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -55,7 +55,7 @@ func (f *firsts) take() []types.UID {
 	return pods
 }
 
-// begin says whether the container's process was not held before.
+// begin says whether the container's process was not watched before.
 func (f *firsts) begin(pod types.UID, container string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -71,7 +71,7 @@ func (f *firsts) begin(pod types.UID, container string) bool {
 	return true
 }
 
-// end gives the pod's runs that have ended, with this one.
+// end adds this run to the ended runs of the pod and returns them.
 func (f *firsts) end(pod types.UID, run podend.Run) []podend.Run {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *Stages) watchFirsts(ctx context.Context) error {
 // firstTimeout limits the checks after the end of one process.
 const firstTimeout = 20 * time.Second
 
-// watchFirst waits for the end of a process, and has the volume looked at then.
+// watchFirst waits for the end of a process, and then has the volume checked.
 func (s *Stages) watchFirst(ctx context.Context, first *procns.First) {
 	stop := context.AfterFunc(ctx, first.Close)
 	code, known, err := first.Wait()

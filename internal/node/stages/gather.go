@@ -18,7 +18,7 @@ import (
 	"tarn.dev/tarn/internal/node/resultdir"
 )
 
-// View is all that the next step of a stage is decided on.
+// View is all that decides the next step of a stage.
 type View struct {
 	// Stage is nil if it does not exist.
 	Stage *tarnv1.PavStage
@@ -30,20 +30,19 @@ type View struct {
 	Ready bool
 	// PodError is the text of /pav/error, if the staging or unstaging pod has failed.
 	PodError string
-	// Found is what /pav/volume is, if the pod has made it available and it is right.
+	// Found describes /pav/volume, if the pod has made it available and it is correct.
 	Found *record
 	// Wrong says what is wrong with /pav/volume, if the pod has made it available.
 	Wrong string
-	// Lost says why a volume that was staged cannot be handed out any more; in
-	// phase Staged alone.
+	// Lost says why a staged volume cannot be given out any more; only in phase Staged.
 	Lost *loss
 	// InUse says whether the volume is mounted at a target of a stage whose end is requested; nil
 	// if that no longer matters.
 	InUse *bool
-	// BusySince is since when this process has tried in vain to unmount what the stage has
-	// mounted; zero if the last try worked, or there was none.
+	// BusySince is since when this process has failed to unmount the stage's mounts. It is zero if
+	// the last attempt succeeded, or if there was none.
 	BusySince time.Time
-	// Now is the time of the look.
+	// Now is the time of the observation.
 	Now time.Time
 }
 
@@ -109,8 +108,8 @@ func (s *Stages) inUse(stage *tarnv1.PavStage) (*bool, error) {
 	return &used, nil
 }
 
-// gatherStaged looks whether what was staged is still there: after a start of the
-// agent, and when something made that doubtful.
+// gatherStaged checks whether the staged volume is still there: after a start of the agent, and
+// when an event gave reason to doubt it.
 func (s *Stages) gatherStaged(v *View) error {
 	s.hold(v.Stage)
 	if v.Lost = s.podLoss(v.Stage); v.Lost != nil || s.trusts(v.Stage.UID) {

@@ -10,7 +10,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// hub hands the events of PavStages to the calls that wait for them.
+// hub passes the events of PavStages to the calls that wait for them.
 type hub struct {
 	mu   sync.Mutex
 	subs map[string]map[*subscription]bool
@@ -49,7 +49,7 @@ func (h *hub) see(stage *tarnv1.PavStage, gone bool) {
 	}
 }
 
-// tell hands the calls that wait what this agent has just written itself.
+// tell passes this agent's own writes to the calls that wait.
 func (h *hub) tell(stage *tarnv1.PavStage) {
 	h.mu.Lock()
 	heard := len(h.subs[stage.Name]) > 0
@@ -100,8 +100,8 @@ func (s *subscription) see(stage *tarnv1.PavStage, gone bool) {
 	s.changed = make(chan struct{})
 }
 
-// next is closed at the next event. It is taken before looking at anything, so that
-// no event falls between the look and the wait.
+// next is closed at the next event. Take it before reading any state, so that no event is missed
+// between read and wait.
 func (s *subscription) next() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +122,7 @@ func (s *subscription) newest(known *tarnv1.PavStage) *tarnv1.PavStage {
 	return known
 }
 
-// failure is the message of the stage of that uid, if it was seen to fail.
+// failure is the message of the stage with that UID, if it was seen to fail.
 func (s *subscription) failure(uid types.UID) (message string, failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *subscription) failure(uid types.UID) (message string, failed bool) {
 	return message, failed
 }
 
-// version orders the versions of objects of one kind, as Kubernetes promises.
+// version orders the versions of objects of one kind, as Kubernetes guarantees.
 func version(stage *tarnv1.PavStage) uint64 {
 	n, err := strconv.ParseUint(stage.ResourceVersion, 10, 64)
 	if err != nil {

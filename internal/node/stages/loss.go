@@ -33,8 +33,8 @@ const ServerAnswer = 5 * time.Second
 // size (ServerAnswer), it is as long as a publish call (publishWait).
 const slowAnswer = 20 * time.Second
 
-// open opens the volume of a staged stage, if it is there and right, and says whether
-// it is lost. Both are given where something else that is right has taken its place.
+// open opens the volume of a staged stage, if it exists and is correct, and says whether it is
+// lost. It gives both if another correct volume has taken its place.
 func (s *Stages) open(stage *tarnv1.PavStage) (volume *resultdir.Volume, found *record, lost *loss, err error) {
 	kept, err := s.readRecord(stage.UID)
 	switch {
@@ -143,11 +143,10 @@ func recoveryOf(stage *tarnv1.PavStage) tarnv1.StageRecovery {
 	return tarnv1.RecoveryRebind
 }
 
-// attemptOf is the attempt of the staging pod that status.pod speaks of.
+// attemptOf is the attempt of the staging pod in status.pod.
 func attemptOf(stage *tarnv1.PavStage) int32 { return max(stage.Status.Pod.Attempt, 1) }
 
-// followed says whether a lost volume has a staging pod again that may make it
-// available.
+// followed says whether a lost volume has a new staging pod that may make it available.
 func followed(stage *tarnv1.PavStage) bool {
 	l := stage.Status.Node.Loss
 	return l != nil && !l.Spent(attemptOf(stage)) && stage.Status.Pod.Phase != tarnv1.StagePodGone

@@ -15,7 +15,7 @@ import (
 // kernel that waits for a dead server.
 const detachAfter = 30 * time.Second
 
-// verb is one thing apply can do. Each may be done again.
+// verb is one thing apply can do. Each may be repeated.
 type verb int
 
 const (
@@ -139,7 +139,7 @@ func fail(message string) []action {
 	return []action{{verb: ignoreReady}, {verb: markFailed, message: message}, {verb: requestEnd}}
 }
 
-// podFailure is what the user reads when the staging pod has failed.
+// podFailure is the user's message for a failed staging pod.
 func podFailure(written, observed string) string {
 	const prefix = "Staging pod failed: "
 	switch {

@@ -68,7 +68,7 @@ func (s *Stages) Publish(ctx context.Context, r Request) error {
 	return err
 }
 
-// final says whether the kubelet takes the error for the end of the attempt.
+// final says whether the kubelet gives up the attempt after this error.
 func final(err error) bool {
 	switch status.Code(err) {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
@@ -80,8 +80,8 @@ func final(err error) bool {
 func message(err error) string { return status.Convert(err).Message() }
 
 func (s *Stages) publish(ctx context.Context, r Request) error {
-	// A target that is recorded may have a running pod behind it (the kubelet was
-	// restarted): it is served again whatever has become of the provisioner.
+	// A recorded target may belong to a running pod, if the kubelet was restarted. It is served
+	// again whatever the state of the provisioner.
 	known, err := s.findIn(ctx, s.Cached, r.Target)
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func (s *Stages) publish(ctx context.Context, r Request) error {
 	return a.run(ctx)
 }
 
-// attempt is one publish call on its way.
+// attempt is one running publish call.
 type attempt struct {
 	*Stages
 	request Request
@@ -270,7 +270,7 @@ func (a *attempt) addTarget(ctx context.Context, known *tarnv1.PavStage) (*tarnv
 	return stage, nil
 }
 
-// patchStatus writes the difference, if nothing else was written since.
+// patchStatus writes the difference, unless something else was written since.
 func (s *Stages) patchStatus(ctx context.Context, old, changed *tarnv1.PavStage) error {
 	err := s.Writer.Status().Patch(ctx, changed, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
 	if err == nil {
@@ -279,8 +279,8 @@ func (s *Stages) patchStatus(ctx context.Context, old, changed *tarnv1.PavStage)
 	return err
 }
 
-// mount bind-mounts the staged volume at the target. A volume that is not what was
-// staged any more is not mounted.
+// mount bind-mounts the staged volume at the target. A volume that is no longer what was staged is
+// not mounted.
 func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (mounted bool, err error) {
 	unlock := s.folders.Lock(string(stage.UID))
 	defer unlock()
@@ -338,7 +338,7 @@ func lostMessage(why string) string {
 	return "the staged volume is lost: " + why + "; it is staged again"
 }
 
-// late is the answer when the time is over.
+// late is the answer after the timeout.
 func (a *attempt) late(known *tarnv1.PavStage, cause error) error {
 	text := fmt.Sprintf("waiting for PavStage %s", a.want.Name)
 	if known != nil {

@@ -73,7 +73,7 @@ func (w *readyWatch) run(ctx context.Context) error {
 			if !open {
 				return nil
 			}
-			// A pod may find the file there, and touch it.
+			// A pod may find an existing file, and touch it.
 			if filepath.Base(e.Name) == "ready" && e.Has(fsnotify.Create|fsnotify.Write|fsnotify.Chmod) {
 				w.tell(filepath.Dir(e.Name))
 			}

@@ -33,7 +33,7 @@ const (
 	reapAfter = 5 * time.Minute
 )
 
-// PodRef names the pod a target is for; empty if the kubelet did not tell.
+// PodRef names the pod of a target; empty if the kubelet did not name it.
 type PodRef struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
@@ -70,7 +70,7 @@ func (s *Stages) keepUse(stage types.UID, target string, of use) error {
 	return os.Rename(path+".new", path)
 }
 
-// readUse gives the zero value where nothing is kept of a target.
+// readUse gives the zero value if nothing is stored for a target.
 func (s *Stages) readUse(stage types.UID, target string) (of use, err error) {
 	data, err := os.ReadFile(s.useFile(stage, target))
 	if errors.Is(err, os.ErrNotExist) {
@@ -82,7 +82,7 @@ func (s *Stages) readUse(stage types.UID, target string) (of use, err error) {
 	return of, json.Unmarshal(data, &of)
 }
 
-// reapLoop looks after the start of the agent, and then at doubled distances.
+// reapLoop reaps after the start of the agent, and then after pauses that double each time.
 func (s *Stages) reapLoop(ctx context.Context) error {
 	for pause := reapFirst; ; pause = min(2*pause, reapMost) {
 		select {
@@ -142,7 +142,8 @@ func (s *Stages) used(ctx context.Context) (map[string]types.UID, error) {
 	return used, err
 }
 
-// podIsGone is true only if the API server says so of a pod that is known by uid.
+// podIsGone is true only if the UID of the pod is known and the API server says that the pod does
+// not exist.
 func (s *Stages) podIsGone(ctx context.Context, stage types.UID, target string) bool {
 	ref, err := s.readUse(stage, target)
 	if err != nil || ref.UID == "" {

@@ -81,7 +81,7 @@ func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.
 	if err != nil || right {
 		return err
 	}
-	// Held open, the old file system stays, and no other gets its number meanwhile.
+	// Keep it open: the old file system then stays, and no other gets its number meanwhile.
 	pin, err := os.OpenFile(target, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err == nil {
 		// Close it in the background: the kernel may end the old file system, and wait for its
@@ -103,8 +103,8 @@ func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.
 	return s.exchangeCopies(stage, e, target, again)
 }
 
-// exchangeCopies exchanges the copies that the kubelet and the containers of a target's pod
-// have of its mount, and keeps which are left.
+// exchangeCopies exchanges the copies of a target's mount that the kubelet and the pod's containers
+// have, and records the ones left.
 func (s *Stages) exchangeCopies(stage *tarnv1.PavStage, e exchange, target string, again *record) error {
 	pods := podsOf([]string{target})
 	if len(pods) == 0 {
@@ -172,11 +172,11 @@ func (s *Stages) replaceByNothing(stage types.UID, point string) error {
 	return s.Mounts.Replace(empty, point, true)
 }
 
-// exchange is a volume that takes the place of a lost one.
+// exchange replaces a lost volume with another.
 type exchange struct {
-	// looks asks the servers of what the ways lead through.
+	// looks asks the servers on the paths to the mounts.
 	looks *hangguard.Asker
-	// old is the lost one's mount at the target, below all mounts there.
+	// old is the lost volume's mount at the target, under any mounts there.
 	old    mounts.Mount
 	below  []mounts.Mount
 	target string
@@ -222,7 +222,7 @@ func (e exchange) one(c procns.Container, m mounts.Mount) error {
 	return e.with(m, func(part *os.File) error { return c.Replace(e.looks, ServerAnswer, m, part) })
 }
 
-// with opens what of the volume belongs in the place of a mount of the lost one.
+// with opens the part of the volume that replaces a mount of the lost one.
 func (e exchange) with(m mounts.Mount, do func(part *os.File) error) error {
 	if m.Root == e.old.Root {
 		return do(e.volume)
@@ -247,12 +247,12 @@ func uppermost(table []mounts.Mount, m mounts.Mount) bool {
 	return layers[len(layers)-1].ID == m.ID
 }
 
-// mountsAt are the mounts at a point as a table spells it, such as that of another process.
+// mountsAt are the mounts at a point of a table, such as that of another process.
 func mountsAt(table []mounts.Mount, point string) []mounts.Mount {
 	return slices.DeleteFunc(slices.Clone(table), func(m mounts.Mount) bool { return m.Point != point })
 }
 
-// subPath opens what lies at a path of the volume, without following a symbolic link.
+// subPath opens a path in the volume, without following a symbolic link.
 func (e exchange) subPath(path string) (*os.File, error) {
 	if path, deleted := strings.CutSuffix(path, "//deleted"); deleted { // the kernel's word, and no path
 		return nil, fmt.Errorf("subPath %s was deleted from the lost volume", path)

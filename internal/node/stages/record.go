@@ -21,9 +21,9 @@ import (
 // agent later gives out this volume, even after a restart of the agent or the machine, and not the
 // empty directory under its mount.
 type record struct {
-	// Boot is the kernel's boot_id: what a pod has set up does not outlive a boot.
+	// Boot is the kernel's boot_id: a pod's work does not outlive a boot.
 	Boot string `json:"boot"`
-	// Path is where /pav/volume led.
+	// Path is where /pav/volume leads.
 	Path string `json:"path"`
 	// Device is "major:minor" of the file system, Rdev of the block device, if any.
 	Device string `json:"device"`
@@ -32,7 +32,7 @@ type record struct {
 	// one. Root is the part of its file system that the mount shows.
 	Point string `json:"point,omitempty"`
 	Root  string `json:"root,omitempty"`
-	// Block and Capacity (bytes) are what the volume must be.
+	// Block and Capacity (bytes) are required of the volume.
 	Block    bool  `json:"block,omitempty"`
 	Capacity int64 `json:"capacity"`
 	// Mending is the progress of mounting again after a loss.
@@ -42,9 +42,9 @@ type record struct {
 // mending is what cannot be found out again once record and mounts are exchanged. A crash, or a
 // rejected write of the status, makes the agent repeat the work.
 type mending struct {
-	// Loss is the number of the loss that is answered.
+	// Loss is the number of the loss being repaired.
 	Loss int32 `json:"loss"`
-	// Exchanged says that it is another block device than the lost one.
+	// Exchanged says that the block device is another than the lost one.
 	Exchanged bool `json:"exchanged,omitempty"`
 	// Left are the mounts that could not be exchanged.
 	Left []tarnv1.StageLeft `json:"left,omitempty"`
@@ -52,8 +52,8 @@ type mending struct {
 
 const recordFile = "record.json"
 
-// errDamaged says that a record cannot be made out: it is not forced to the disk, and a
-// machine that loses its power may be left with half of it.
+// errDamaged says that a record cannot be parsed. Records are not synced to disk, so a power cut
+// may leave half of one.
 var errDamaged = errors.New("it is damaged")
 
 // noRecord says whether there is no usable record.
@@ -65,9 +65,9 @@ type sight struct {
 	found  *record
 }
 
-// inspect opens what the staging pod has left as /pav/volume and describes it. A
-// *resultdir.WrongVolumeError says that it is not what the volume needs; that its server does
-// not answer is hangguard.ErrNoAnswer, and brings another look at the stage when it does.
+// inspect opens and describes what the staging pod has left as /pav/volume. A
+// *resultdir.WrongVolumeError says that it is not what the volume needs. The error is
+// hangguard.ErrNoAnswer if its server does not answer; the stage is reconciled again when it does.
 func (s *Stages) inspect(stage *tarnv1.PavStage, block bool, capacity int64) (*resultdir.Volume, *record, error) {
 	name := stage.Name
 	limit := ServerAnswer
@@ -88,8 +88,8 @@ func (s *Stages) inspect(stage *tarnv1.PavStage, block bool, capacity int64) (*r
 	return seen.volume, seen.found, err
 }
 
-// lookAt is the key of the looks at a stage's volume.
-// A question that hangs says nothing of what the next staging pod makes available.
+// lookAt is the key of checks of a stage's volume. A check that hangs says nothing about the volume
+// of the next staging pod.
 func lookAt(stage *tarnv1.PavStage) string { return question("look", stage) }
 
 // theSize is the query that shows whether a server has ended.
@@ -138,7 +138,7 @@ func (s *Stages) describeVolume(uid types.UID, volume *resultdir.Volume) (*recor
 	return found, nil
 }
 
-// bootID is the kernel's name for the time since it was started.
+// bootID identifies the present boot of the kernel.
 func bootID() (string, error) {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(data)), err
@@ -156,7 +156,7 @@ func (s *Stages) readRecord(uid types.UID) (*record, error) {
 	return kept, nil
 }
 
-// writeRecord replaces the record in one step.
+// writeRecord replaces the record atomically.
 func (s *Stages) writeRecord(uid types.UID, r *record) error {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *Stages) ofThisBoot(uid types.UID) (bool, error) {
 	return err == nil && string(made) == boot, err
 }
 
-// blockOf and capacityOf are what the volume must be, by its PersistentVolume.
+// blockOf and capacityOf are the kind and size required by the PersistentVolume.
 func blockOf(volume *corev1.PersistentVolume) bool {
 	return volume.Spec.VolumeMode != nil && *volume.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }

@@ -15,14 +15,14 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// NodeField is the field selector by which the agent sees its own stages alone.
+// NodeField is the field selector with which the agent sees only its own stages.
 const NodeField = "spec.nodeName"
 
 // Config is what Stages needs; every field must be set.
 type Config struct {
 	// Writer writes PavStages and their status.
 	Writer client.Client
-	// Live reads past the cache; of pods it reads those of this node.
+	// Live bypasses the cache. It can read only pods of this node.
 	Live client.Reader
 	// Cached reads the PavStages of this node, and PavProvisioners.
 	Cached client.Reader
@@ -30,7 +30,7 @@ type Config struct {
 	Mounts mounts.Mounter
 	// Folder contains one directory per stage, named by UID.
 	Folder string
-	// KubeletFolder is the kubelet's root; every target lies in it.
+	// KubeletFolder is the kubelet's root directory; every target lies in it.
 	KubeletFolder string
 	// NodeName is this node.
 	NodeName string
@@ -55,13 +55,14 @@ type Stages struct {
 	// trusted are the stages whose volume this process has found correct, with the signs by which
 	// to doubt that.
 	trusted map[types.UID]watched
-	// died are the staging pods, by uid, that the kernel or the container runtime says have ended
-	// though they were to stay.
+	// died are the staging pods, by UID, that the kernel or the container runtime reports as ended
+	// although they should stay.
 	died map[types.UID]death
-	// words are what staging pods had said when their first container failed, by the pod's uid.
+	// words are the error texts of staging pods when their first container failed, by the pod's
+	// UID.
 	words map[types.UID]firstWord
-	// ended are the staging pods, by uid, that the container runtime says have ended
-	// well, with the uid of their stage.
+	// ended are the staging pods, by UID, that the container runtime reports as ended well, with
+	// the UID of their stage.
 	ended map[types.UID]types.UID
 
 	// orphans are the stages that ended without this agent and have left their directories, by
@@ -71,14 +72,14 @@ type Stages struct {
 	// toldFailed is, by stage, the failed attempt at growing that the kubelet was told of.
 	toldFailed map[types.UID]int32
 
-	// busySince is since when the mounts of a stage that ends have been busy at each try.
+	// busySince is since when each attempt to unmount an ending stage has found its mounts busy.
 	busySince map[types.UID]time.Time
 
-	// goneSince is when the pod of a target was first seen to be gone; Reap's alone.
+	// goneSince is when the pod of a target was first seen to be gone; only Reap uses it.
 	goneSince map[string]time.Time
 }
 
-// New returns Stages that has not begun yet: see Watch and Register.
+// New returns Stages that does not work yet: see Watch and Register.
 func New(config Config) (*Stages, error) {
 	s := &Stages{
 		Config:    config,

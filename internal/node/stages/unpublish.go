@@ -14,16 +14,15 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// How long an unpublish call waits for the end of the stage: as long as the kubelet
-// does (two minutes), less what the answer needs.
+// How long an unpublish call waits for the end of the stage: as long as the kubelet (two minutes),
+// less the time for the answer.
 const (
 	unpublishWait   = 110 * time.Second
 	unpublishMargin = 2 * time.Second
 )
 
-// Unpublish takes the volume away from the target. When it was the last target of its
-// stage, the volume is unstaged, and only then is it done, so that the pod does not
-// finish before. Errors are gRPC statuses.
+// Unpublish removes the volume from the target. After the last target of a stage it unstages the
+// volume, and returns only then, so that the pod does not finish earlier. Errors are gRPC statuses.
 func (s *Stages) Unpublish(ctx context.Context, target string) error {
 	if !mounts.Inside(target, s.KubeletFolder) || target == s.KubeletFolder {
 		return status.Errorf(codes.InvalidArgument, "target %s is not in the kubelet's directory %s; set the node agent's --kubelet-dir to the kubelet's root directory", target, s.KubeletFolder)
@@ -115,7 +114,7 @@ func (s *Stages) letGo(ctx context.Context, known *tarnv1.PavStage, target strin
 	return false, now, err
 }
 
-// requestEnd deletes the stage if it is still as it was read.
+// requestEnd deletes the stage, unless it has changed since it was read.
 func (s *Stages) requestEnd(ctx context.Context, stage *tarnv1.PavStage) error {
 	version := stage.ResourceVersion
 	uid := stage.UID

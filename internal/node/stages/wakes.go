@@ -31,7 +31,7 @@ func (w *wakes) add(stage string) {
 	w.early[stage] = true
 }
 
-// start is a source of the worker's queue.
+// start connects the worker's queue and enqueues the stages added so far.
 func (w *wakes) start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// watched is what shows, without asking the volume itself, that it may be lost.
+// watched are the signs, outside the volume itself, that it may be lost.
 type watched struct {
 	name string // of the stage
 	// point is where the mount with the volume is; empty if there is none. device and root are
@@ -26,7 +26,7 @@ type watched struct {
 	pod types.UID
 }
 
-// trust remembers that the volume is what was staged.
+// trust remembers that the volume is the staged one.
 func (s *Stages) trust(stage *tarnv1.PavStage, r *record) error {
 	w := watched{name: stage.Name, point: r.Point, device: r.Device, root: r.Root}
 	if r.Point != "" {
@@ -45,8 +45,8 @@ func (s *Stages) trust(stage *tarnv1.PavStage, r *record) error {
 	return nil
 }
 
-// hold has the processes looked for of a staging pod that is to stay, once for each time that
-// the volume is trusted: the pod may be known only later.
+// hold requests a search for the processes of a staging pod that must stay. It does so once each
+// time the volume is trusted, because the pod may be known only later.
 func (s *Stages) hold(stage *tarnv1.PavStage) {
 	pod := stage.Status.Pod
 	s.mu.Lock()
@@ -67,7 +67,7 @@ func (s *Stages) trusts(uid types.UID) bool {
 	return trusted
 }
 
-// doubt has the worker look at the volume again.
+// doubt makes the worker check the volume again.
 func (s *Stages) doubt(stage *tarnv1.PavStage) { s.doubtNamed(stage.UID, stage.Name) }
 
 func (s *Stages) doubtNamed(uid types.UID, name string) {
@@ -149,8 +149,8 @@ func (s *Stages) checkMounts() {
 	}
 }
 
-// serverPause is how often the server of each file system that has one is asked for
-// its size. Its death has no event, and two seconds are allowed to notice it.
+// serverPause is how often each file system with a server is asked for its size. Its end causes no
+// event, and two seconds are allowed to notice it.
 const serverPause = time.Second
 
 // watchServers doubts the volumes whose server has ended. A server that hangs gets one query, until

@@ -46,7 +46,7 @@ func TestAVolumeIsKeptForAClaim(t *testing.T) {
 		name         string
 		vol          *corev1.PersistentVolume
 		maker        *corev1.ObjectReference
-		cached, live claims // the cache has what is live, too
+		cached, live claims // the cache contains live objects, too
 		want         string
 	}{
 		{name: "that it points at", vol: volume(released, referenceTo("a", "a")), live: claims{claimOf("a", "vol", bound)}, want: "a"},

@@ -112,7 +112,7 @@ func waitEnforced(ctx context.Context, c client.Client) error {
 		case err == nil, meta.IsNoMatchError(err), apierrors.IsNotFound(err),
 			apierrors.IsInternalError(err), apierrors.IsServiceUnavailable(err), apierrors.IsTooManyRequests(err):
 			return false, nil
-		case strings.Contains(err.Error(), policyName): // no code tells a policy from a missing right
+		case strings.Contains(err.Error(), policyName): // no error code distinguishes a policy from a missing right
 			return true, nil
 		}
 		return false, err

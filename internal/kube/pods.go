@@ -85,7 +85,7 @@ func trimPod(o any) (any, error) {
 			EphemeralContainerStatuses: trimContainers(pod.Status.EphemeralContainerStatuses),
 		},
 	}
-	if pod.Labels[tarnv1.LabelApp] != "" { // why one does not run its App tells
+	if pod.Labels[tarnv1.LabelApp] != "" { // its App reports why it does not run
 		trimmed.Labels = map[string]string{tarnv1.LabelApp: pod.Labels[tarnv1.LabelApp], tarnv1.LabelDeployed: pod.Labels[tarnv1.LabelDeployed]}
 		trimmed.Status.ContainerStatuses = sayContainers(pod.Status.ContainerStatuses)
 	}

@@ -31,7 +31,7 @@ func SteadyInformer(lw toolscache.ListerWatcher, example runtime.Object, resync 
 		begin := l.WatchFuncWithContext
 		l.WatchFuncWithContext = func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			first, err := begin(ctx, options)
-			if err != nil || ptr.Deref(options.SendInitialEvents, false) { // what lists first tells at once
+			if err != nil || ptr.Deref(options.SendInitialEvents, false) { // a watch with initial events sends them at once
 				return first, err
 			}
 			// A watch that sent nothing can be repeated from the version at which it began.

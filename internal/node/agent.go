@@ -180,7 +180,7 @@ func (a *Agent) run(ctx context.Context, m manager.Manager) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(wait.Jitter(time.Second, 0.5)): // a socket another process still holds tells no event
+		case <-time.After(wait.Jitter(time.Second, 0.5)): // the release of a socket by another process causes no event
 		}
 	}
 	a.served.Store(true)

@@ -129,7 +129,7 @@ func TestTheKubeletsSubPathsOfALostVolumeAreBoundAnew(t *testing.T) {
 		err = errors.Join(err, os.MkdirAll(in("deep/down"), 0o755), os.WriteFile(in("deep/down/greeting"), data, 0o600), os.Mkdir(in("dropped"), 0o755))
 		if string(data) == "1" {
 			err = errors.Join(err, os.Mkdir(in("once"), 0o755), os.Mkdir(in("turned"), 0o755), os.WriteFile(in("file"), nil, 0o600))
-		} else { // as who writes in the volume may have it
+		} else { // as a writer to the volume may leave it
 			err = errors.Join(err, os.Symlink(w.kubelet, in("turned")), os.Mkdir(in("dropped/deleted"), 0o755))
 		}
 		if err != nil {
@@ -165,7 +165,7 @@ func TestTheKubeletsSubPathsOfALostVolumeAreBoundAnew(t *testing.T) {
 	}
 	w.wantFile(bind(1), "2")
 	w.wantFile(filepath.Join(bind(2), "greeting"), "2")
-	for i := 3; i < 6; i++ { // the kubelet is to find that it is not what the container has to have
+	for i := 3; i < 6; i++ { // the kubelet must find that it is not the container's mount
 		if found, err := os.ReadDir(bind(i)); err != nil || len(found) > 0 {
 			t.Errorf("in place of %s is %v (%v), want nothing", names[i], found, err)
 		}

@@ -121,7 +121,7 @@ func TestWhatAPodLeavesInPavIsOnThePodBeforeItsFolderGoes(t *testing.T) {
 	if info, err := os.Stat(pav); err != nil || info.Mode().Perm() != 0o777 {
 		t.Errorf("/pav: %v %v, want one anyone may write in", info, err)
 	}
-	w.stop() // the agent is started anew while the pod runs
+	w.stop() // the agent is restarted while the pod runs
 	w.start()
 	if _, err := w.publishPav(pod); err != nil {
 		t.Errorf("publish again: %v", err)

@@ -140,7 +140,7 @@ func (f *filler) fillBy(piece int) error {
 			err, size = errors.Join(err, f.ctx.Err()), size+int64(n)
 		}
 		switch {
-		case err == nil, errors.Is(err, unix.EFBIG): // the next file goes on
+		case err == nil, errors.Is(err, unix.EFBIG): // the next file continues
 		case errors.Is(err, unix.ENOSPC):
 			return nil
 		case errors.Is(err, unix.EDQUOT):

@@ -22,7 +22,7 @@ func TestAMountInTheVolumeStopsTheScrub(t *testing.T) {
 	folder, file := filepath.Join(volume, "folder"), filepath.Join(volume, "file")
 	for inner, mounted := range map[string]string{folder: outside, file: witness} {
 		must(t, errors.Join(os.MkdirAll(folder, 0o700), os.WriteFile(file, nil, 0o600)))
-		run(t, "chattr", "+i", inner) // what is refused for that is tried without
+		run(t, "chattr", "+i", inner) // a rejected call is repeated without the flag
 		run(t, "mount", "--bind", mounted, inner)
 		for _, method := range []tarnv1.RecycleMethod{tarnv1.RecycleFiles, tarnv1.RecycleZero, tarnv1.RecycleDiscard} {
 			if _, err := File(t.Context(), method, volume); !errors.Is(err, ErrMount) {

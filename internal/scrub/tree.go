@@ -173,7 +173,7 @@ func unfix(dir *os.File, name string, do func() error) error {
 			thaw(int(entry.Fd()))
 			_ = entry.Close() // opened to read
 		case errors.Is(err, unix.EXDEV):
-			return err // flags are taken off nothing that is mounted here
+			return err // no flags are cleared on a mount
 		}
 	}
 	return do()

@@ -182,7 +182,7 @@ func TestATemplateReadsTheClaimsThatItMay(t *testing.T) {
 
 // The message must be the same each time: a message that changes is taken for a new failure.
 func TestOfTwoWrongNamesTheFirstIsTold(t *testing.T) {
-	for range 20 { // what goes by the order of a map is right now and then
+	for range 20 { // a result in map order is right only sometimes
 		_, err := evaluators["creation"](t, theClaims(), pavv1.ClaimAccessAny, "{{ get_pvc('A', 'B') }}")
 		if err == nil || !strings.Contains(err.Error(), "the name is not valid") {
 			t.Fatalf("got %v, want the name to be told", err)

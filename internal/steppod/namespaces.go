@@ -73,7 +73,7 @@ func (n Namespaces) check(field string, template any) []Problem {
 		return nil
 	}
 	if !isTemplate(text) {
-		if why := n.refuse(text); why != "" && len(validation.IsDNS1123Label(text)) == 0 { // else that is told
+		if why := n.refuse(text); why != "" && len(validation.IsDNS1123Label(text)) == 0 { // otherwise Kubernetes' own check reports it
 			return []Problem{{Field: field, Message: why}}
 		}
 		return nil
@@ -83,7 +83,7 @@ func (n Namespaces) check(field string, template any) []Problem {
 	}
 	parsed, err := jinja.Parse(text)
 	if err != nil {
-		return nil // which is told as a fault of syntax
+		return nil // which is reported as a syntax error
 	}
 	for _, name := range parsed.Globals() {
 		if slices.Contains(claimed, name) {

@@ -25,7 +25,7 @@ func nodesOf(p *pavv1.PavProvisioner, record *tarnv1.PavVolume) []corev1.NodeSel
 	}
 	class := &storagev1.StorageClass{}
 	if err := json.Unmarshal(record.Spec.ClassSnapshot.Raw, class); err != nil {
-		return nil // RecordVars has told of it
+		return nil // RecordVars has reported it
 	}
 	var terms []corev1.NodeSelectorTerm
 	for _, allowed := range class.AllowedTopologies {

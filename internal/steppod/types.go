@@ -26,7 +26,7 @@ func CheckType(path string, t reflect.Type, value any, templates bool, wrong fun
 		return
 	}
 	if reflect.PointerTo(t).Implements(unmarshaler) {
-		return // quantities, times: their own reader says what is wrong
+		return // quantities, times: their own parser reports mistakes
 	}
 	mismatch := func(want string) { wrong(path, "must be "+want+", not "+kindOf(value)) }
 	switch t.Kind() {

@@ -55,7 +55,7 @@ func canonicalSuffix(text string) string {
 // Kubernetes compares requests and volumes. A quantity beyond int64 gives the largest or smallest
 // int64.
 func Bytes(q resource.Quantity) int64 {
-	if bytes, ok := q.AsInt64(); ok { // as nearly all are, of every claim that an event tells of
+	if bytes, ok := q.AsInt64(); ok { // the fast path: nearly all do
 		return bytes
 	}
 	if !tooLarge(q) { // else there is no room for its digits

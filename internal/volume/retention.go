@@ -78,7 +78,7 @@ func KeptBy(v *corev1.PersistentVolume, r Retention, namespace string, now time.
 	if r.Wrong != "" {
 		return r.Wrong, time.Time{}
 	}
-	since := now // of a volume that does not tell, as if it had been released now
+	since := now // without a transition time, as if it was released now
 	if at := v.Status.LastPhaseTransitionTime; at != nil {
 		since = at.Time
 	}

@@ -65,7 +65,7 @@ type State string
 const (
 	VolumeUnclaimed State = "Unclaimed" // it points at no claim
 	VolumeReserved  State = "Reserved"  // it points at a claim by name alone
-	VolumeOrphaned  State = "Orphaned"  // the claim it points at is gone
+	VolumeOrphaned  State = "Orphaned"  // the claim it points at was deleted
 	VolumeAwaited   State = "Awaited"   // its claim exists and names no volume yet
 	VolumeMutual    State = "Mutual"    // it and its claim name each other
 	VolumeSurplus   State = "Surplus"   // it was made for a claim that has another, and is to be destroyed

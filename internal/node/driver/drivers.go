@@ -203,7 +203,7 @@ func (d *Drivers) Close() {
 	for name, s := range d.serving {
 		s.registration.Stop()
 		s.csi.Stop()
-		s.running.Wait() // one that had only just begun still has its socket
+		s.running.Wait() // a server that has just begun still has its socket
 		delete(d.serving, name)
 	}
 }

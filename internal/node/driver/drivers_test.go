@@ -48,7 +48,7 @@ func TestADriverThatIsWantedNoMoreWhenItIsServedLeavesNothing(t *testing.T) {
 		select {
 		case err := <-ended:
 			t.Fatalf("somebody else was at the driver meanwhile: %v", err)
-		case <-time.After(50 * time.Millisecond): // nothing tells that he waits
+		case <-time.After(50 * time.Millisecond): // nothing shows that it waits
 		}
 		return true, nil
 	}); err != nil {

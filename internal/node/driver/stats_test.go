@@ -48,7 +48,7 @@ func TestTheBytesAndInodesOfAFileSystemAreTold(t *testing.T) {
 	}
 	for unit, want := range map[csi.VolumeUsage_Unit]struct{ total, used int64 }{
 		csi.VolumeUsage_BYTES:  {1 << 20, 5 * page},
-		csi.VolumeUsage_INODES: {64, 2}, // the folder and the file
+		csi.VolumeUsage_INODES: {64, 2}, // the directory and the file
 	} {
 		got := found[unit]
 		if got.GetTotal() != want.total || got.GetUsed() != want.used || got.GetAvailable() != want.total-want.used {

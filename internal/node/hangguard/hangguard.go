@@ -16,8 +16,8 @@ var ErrNoAnswer = errors.New("there is no answer")
 // ready for use.
 type Asker struct {
 	mu    sync.Mutex
-	asked map[string]*question // those that are not answered yet
-	slow  map[string]bool      // whose last answer came when nobody waited for it any more
+	asked map[string]*question // not answered yet
+	slow  map[string]bool      // keys whose last answer came too late
 }
 
 type question struct {

@@ -44,7 +44,7 @@ func (p *Patient) Detach(point string) error { return p.unmount("detach", point,
 // List implements Mounter.
 func (p *Patient) List() ([]Mount, error) {
 	p.mu.Lock()
-	defer p.mu.Unlock() // held while the kernel is asked: what ends meanwhile is in one of both
+	defer p.mu.Unlock() // held during the query: a mount that ends meanwhile is in one of the two
 	table, err := p.Kernel.List()
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (p *Patient) unmount(op, point string, flags int) error {
 	}, func(struct{}, error) {})
 	if errors.Is(err, hangguard.ErrNoAnswer) {
 		p.leave(c)
-		p.asks.Forget(point) // nobody wants to know whether it was slow
+		p.asks.Forget(point) // its duration does not matter
 		err = fmt.Errorf("not finished after %s; a server does not answer, or much data must be written: %w", p.limit, err)
 		return &os.PathError{Op: op, Path: point, Err: err}
 	}

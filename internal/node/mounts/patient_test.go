@@ -94,7 +94,7 @@ func TestAMountTheKernelIsStillEndingIsStillThere(t *testing.T) {
 	}
 	defer server.End()
 	p := NewPatient(short)
-	if _, err := os.Stat(volume); err != nil { // it has begun, so it is told of the end
+	if _, err := os.Stat(volume); err != nil { // it has begun, so it sees the end
 		t.Fatal(err)
 	}
 	server.Hang()

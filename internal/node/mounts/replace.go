@@ -17,7 +17,7 @@ func (Kernel) Replace(source *os.File, target string, readOnly bool) error {
 		return fmt.Errorf("bind at %s: %w", target, err)
 	}
 	defer func() { _ = tree.Close() }()
-	top, err := openPlace(target, 0) // the kubelet's folder may lie behind symbolic links
+	top, err := openPlace(target, 0) // the kubelet's directory may lie behind symbolic links
 	if err != nil {
 		return fmt.Errorf("bind %s: %w", source.Name(), err)
 	}

@@ -75,7 +75,7 @@ func (s *Server) run() {
 	request := make([]byte, 1<<17)
 	for {
 		n, err := s.device.Read(request)
-		if errors.Is(err, unix.ENOENT) { // who asked does not wait any more
+		if errors.Is(err, unix.ENOENT) { // the caller no longer waits
 			continue
 		}
 		if err != nil {

@@ -87,7 +87,7 @@ func (f *follower) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.tell(ctx, "") // what ended while nobody listened
+	f.tell(ctx, "") // pods may have ended before the stream began
 	for {
 		event, err := stream.Recv()
 		if err != nil {

@@ -72,7 +72,7 @@ func (c cgroups) open(process string) (*First, error) {
 	}
 	switch {
 	case err != nil:
-	case exited(fd): // so its number may have been another's by now
+	case exited(fd): // its number may belong to another process by now
 		err = unix.ESRCH
 	case first.Container == "" || len(numbers) != 2 || numbers[1] != "1":
 		err = errNotFirst

@@ -139,7 +139,7 @@ func TestAFirstThatIsClosedIsWaitedForNoMore(t *testing.T) {
 		_, _, err := list[0].Wait()
 		failed <- err
 	}()
-	time.Sleep(50 * time.Millisecond) // so that it waits, of which nothing tells
+	time.Sleep(50 * time.Millisecond) // until it waits, which nothing shows
 	list[0].Close()
 	if err := <-failed; err == nil {
 		t.Error("waiting ended as if the process had")

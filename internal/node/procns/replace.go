@@ -61,7 +61,7 @@ func (c Container) Replace(asks *hangguard.Asker, limit time.Duration, old mount
 	case errors.Is(err, errEnded):
 		return nil
 	case errors.Is(err, hangguard.ErrNoAnswer):
-		asks.Forget(c.wayTo(old)) // nobody wants to know whether it was slow
+		asks.Forget(c.wayTo(old)) // its duration does not matter
 		return fmt.Errorf("the server of a file system on the path to %s does not answer: %w", old.Point, err)
 	}
 	return err

@@ -33,7 +33,7 @@ func (r *Results) Stopped(ctx context.Context, uid types.UID, look func(context.
 	logger := log.FromContext(ctx).WithValues("pod", uid)
 	rec, err := r.recall(k)
 	if err != nil || rec == nil {
-		return // unpublished meanwhile, or unpublish will tell
+		return // unpublished meanwhile, or unpublish stores it
 	}
 	seen, err := look(ctx)
 	if err != nil {

@@ -38,7 +38,7 @@ type Config struct {
 // Results serves the /pav of pods that run to their end.
 type Results struct {
 	Config
-	volumes keymutex.Mutex // by key: one call or look at a volume at a time
+	volumes keymutex.Mutex // by key: one call or check of a volume at a time
 
 	mu    sync.Mutex
 	byPod map[types.UID]string // -> key

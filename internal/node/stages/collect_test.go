@@ -85,7 +85,7 @@ func TestWhatCannotBeCollectedNowIsCollectedLater(t *testing.T) {
 			return errors.New("no answer")
 		},
 	})
-	for range 2 { // it is heard of anew while it waits
+	for range 2 { // another event comes while it waits
 		s.noteGone(gone)
 		if err := s.collectOrphans(t.Context(), gone.Name); err == nil || !s.left(t, gone) {
 			t.Fatalf("it is collected though the server does not answer (%v)", err)

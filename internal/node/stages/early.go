@@ -31,7 +31,7 @@ func (s *Stages) Pods() []types.UID {
 func (s *Stages) listening() []tarnv1.PavStage {
 	stages, err := s.cachedStages(context.Background())
 	if err != nil {
-		return nil // the cache is not filled: status.pod tells later
+		return nil // the cache is not filled: status.pod says so later
 	}
 	var found []tarnv1.PavStage
 	for _, stage := range stages {

@@ -111,7 +111,7 @@ func (s *Stages) expandStage(ctx context.Context, name string, bytes int64) (fou
 			asked = true
 			continue
 		}
-		asked = true // this call hears of what an earlier one has asked for
+		asked = true // this call gets the answer to an earlier request
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -124,7 +124,7 @@ func (s *Stages) expandStage(ctx context.Context, name string, bytes int64) (fou
 type answer int
 
 const (
-	unasked answer = iota // nobody has asked for that size yet
+	unasked answer = iota // that size was not requested yet
 	waiting               // the node expansion pod is or may be there
 	grown                 // it has at least that size
 	failed                // the last attempt has failed
@@ -243,7 +243,7 @@ func grownSize(kept *record) int64 {
 	}
 	size, err := resultdir.DeviceSize(kept.Rdev)
 	if err != nil {
-		return kept.Capacity // that it is gone is told by who looks for it
+		return kept.Capacity // inspect reports that it is missing
 	}
 	return max(size, kept.Capacity)
 }

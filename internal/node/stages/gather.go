@@ -154,7 +154,7 @@ func (s *Stages) gatherWaiting(ctx context.Context, v *View) error {
 	}
 	if kept != nil {
 		if now, err := s.isNow(ctx, v.Stage); err != nil || !now {
-			v.Stage = nil // its event is on the way, and brings the next look
+			v.Stage = nil // its event follows, and causes the next reconcile
 			return err
 		}
 	}

@@ -20,23 +20,23 @@ type verb int
 
 const (
 	makeFolder      verb = iota + 1 // make the stage's folder
-	watchReady                      // hear of /pav/ready
-	ignoreReady                     // stop hearing of it
+	watchReady                      // watch for /pav/ready
+	ignoreReady                     // stop watching for it
 	markWaiting                     // set phase Waiting
-	markStaged                      // keep the record, set phase Staged
-	markLost                        // tell of a loss
-	clearFolder                     // set aside what the lost attempt has left, tell so
-	markUnmended                    // tell that an attempt to stage again has failed
-	markMended                      // keep the record, bind anew, set phase Staged
+	markStaged                      // write the record, set phase Staged
+	markLost                        // record a loss
+	clearFolder                     // set aside the lost attempt's files, record that
+	markUnmended                    // record that an attempt to stage again has failed
+	markMended                      // write the record, mount again, set phase Staged
 	markFailed                      // set phase Failed with the message
-	markUse                         // tell whether the volume is mounted though the stage is to end
+	markUse                         // record whether the ending stage is still mounted
 	requestEnd                      // delete the PavStage if it is unchanged
-	unmount                         // unmount the targets and all below the folder
-	detach                          // the same, detaching what is busy
+	unmount                         // unmount the targets and all below the directory
+	detach                          // the same, but detach busy mounts
 	markUnmounted                   // clear /pav/error, set phase Unmounted
-	tellUnstaging                   // hand on what an unstaging pod that failed has said
-	removeFolder                    // remove the folder
-	removeFinalizer                 // let the PavStage go
+	tellUnstaging                   // pass on the error text of a failed unstaging pod
+	removeFolder                    // remove the directory
+	removeFinalizer                 // release the PavStage
 )
 
 // action is a verb with its object.
@@ -117,7 +117,7 @@ func planWaiting(v View) []action {
 	pod := v.Stage.Status.Pod
 	switch {
 	case pod.Phase == tarnv1.StagePodFailed && !pod.Staged && pod.Message != "":
-		return fail(pod.Message) // no staging pod was sent: it was refused before
+		return fail(pod.Message) // no staging pod was started: it was rejected before
 	case pod.Phase == tarnv1.StagePodFailed:
 		return fail(podFailure(v.PodError, pod.Message))
 	case v.Wrong != "":
@@ -143,7 +143,7 @@ func fail(message string) []action {
 func podFailure(written, observed string) string {
 	const prefix = "Staging pod failed: "
 	switch {
-	case written != "" && strings.Contains(observed, written): // it was printed too
+	case written != "" && strings.Contains(observed, written): // the pod printed it, too
 		return prefix + observed
 	case written != "" && observed != "":
 		return prefix + written + " (" + observed + ")"

@@ -126,7 +126,7 @@ type attempt struct {
 func (a *attempt) run(ctx context.Context) error {
 	name := a.want.Name
 	release := a.held.Hold(name)
-	defer func() { release(); a.wakeUp(name) }() // the worker ends a stage nobody uses
+	defer func() { release(); a.wakeUp(name) }() // the worker ends an unused stage
 	var end func()
 	a.sub, end = a.hub.subscribe(name)
 	defer end()
@@ -206,7 +206,7 @@ func (a *attempt) step(ctx context.Context, known *tarnv1.PavStage) (now *tarnv1
 	if err != nil || mounted {
 		return nil, false, err
 	}
-	delete(a.joined, known.UID) // it is lost, which is no failure of this call
+	delete(a.joined, known.UID) // its volume is lost, which is no failure of this call
 	return known, true, nil
 }
 
@@ -303,7 +303,7 @@ func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (
 		defer func() { _ = volume.File.Close() }()
 	}
 	if lost != nil {
-		s.doubt(stage) // the worker sees to it; this call waits for what comes of it
+		s.doubt(stage) // the worker handles it; this call waits for the result
 		return false, nil
 	}
 	if err := mounts.EnsureBind(s.Mounts, volume.File, r.Target, r.ReadOnly || stage.Spec.ReadOnly); err != nil {
@@ -326,7 +326,7 @@ func (s *Stages) lose(ctx context.Context, stage *tarnv1.PavStage, why string) e
 	changed.Status.Node.Message = lostMessage(why)
 	err := s.patchStatus(ctx, stage, changed)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // it has moved on; what it is now is looked at next
+		return nil // it has changed; the next step reads its new state
 	}
 	if err != nil {
 		return status.Errorf(codes.Unavailable, "record that volume %s is lost: %v", stage.Spec.VolumeName, err)

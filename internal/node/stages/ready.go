@@ -17,7 +17,7 @@ type readyWatch struct {
 	wake    func(stage string)
 
 	mu    sync.Mutex
-	names map[string]string // pav folder -> stage's name
+	names map[string]string // pav directory -> stage's name
 }
 
 func (w *readyWatch) open(wake func(string)) error {
@@ -50,7 +50,7 @@ func (w *readyWatch) add(pav, stage string) error {
 
 func (w *readyWatch) remove(pav string) {
 	if w.forget(pav) {
-		_ = w.watcher.Remove(pav) // fails only if the folder, and so the watch, is gone
+		_ = w.watcher.Remove(pav) // fails only if the directory, and so the watch, was removed
 	}
 }
 

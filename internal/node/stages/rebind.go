@@ -281,7 +281,7 @@ func (e exchange) subPath(path string) (*os.File, error) {
 		}
 	})
 	if errors.Is(err, hangguard.ErrNoAnswer) {
-		e.looks.Forget(key) // nobody wants to know whether it was slow
+		e.looks.Forget(key) // its duration does not matter
 		return nil, fmt.Errorf("the server of the volume staged again does not answer for its subPath %s: %w", path, err)
 	}
 	if err != nil {

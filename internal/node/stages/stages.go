@@ -46,7 +46,7 @@ type Stages struct {
 	targets keymutex.Mutex   // by target: one call at a time
 	folders keymutex.Mutex   // by stage uid: mounting against unmounting
 	held    keymutex.Counter // by stage name: publish calls in flight
-	wakes   wakes            // what the worker has to look at though no event tells
+	wakes   wakes            // stages to reconcile without an event
 	ready   readyWatch
 	firsts  firsts
 	looks   hangguard.Asker // what the servers of the volumes are asked

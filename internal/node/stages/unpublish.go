@@ -56,7 +56,7 @@ func (s *Stages) release(ctx context.Context, target string, wait bool) error {
 		return err
 	}
 	if deleting(known) {
-		s.wakeUp(known.Name) // which tells that the target is not mounted any more
+		s.wakeUp(known.Name) // it reports that the target is no longer mounted
 	}
 	uid := known.UID
 	sub, end := s.hub.subscribe(known.Name)

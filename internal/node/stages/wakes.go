@@ -22,7 +22,7 @@ func (w *wakes) add(stage string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.queue != nil {
-		w.queue.Add(requestFor(stage)) // which drops what comes when the worker has ended
+		w.queue.Add(requestFor(stage)) // which drops it if the worker has ended
 		return
 	}
 	if w.early == nil {

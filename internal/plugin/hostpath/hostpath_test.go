@@ -338,7 +338,7 @@ func TestARootThatIsGoneOrAnotherDeletesNothing(t *testing.T) {
 	if err := p.Deleter.Delete(t.Context(), v); err == nil {
 		t.Error("deleted without an error though the root is not there")
 	}
-	must(t, os.Mkdir(root, 0o700)) // as the folder beneath a disk that is not mounted
+	must(t, os.Mkdir(root, 0o700)) // as the directory beneath a disk that is not mounted
 	if err := p.Deleter.Delete(t.Context(), v); err == nil {
 		t.Error("deleted without an error though the root is another")
 	}

@@ -64,7 +64,7 @@ func (f folders) makeMarker(top *os.File) error {
 		return err
 	}
 	id := hex.EncodeToString(random)
-	half := marker + "." + id // nobody else's
+	half := marker + "." + id // unique to this process
 	file, err := openAt(top, half, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return err

@@ -187,7 +187,7 @@ func (k *Kubelet) confirm(ctx context.Context, pod *corev1.Pod) error {
 	}
 	err := k.Client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
 	if apierrors.IsConflict(err) {
-		return nil // it is gone, and there is another one of its name
+		return nil // it was deleted, and another pod has its name
 	}
 	return err
 }

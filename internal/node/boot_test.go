@@ -14,8 +14,7 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// ofAnotherBoot has a stage's record say that it was written before the machine was last
-// started.
+// ofAnotherBoot changes a stage's record to one from before the last start of the machine.
 func ofAnotherBoot(folder string) error {
 	path := filepath.Join(folder, "record.json")
 	data, err := os.ReadFile(path)
@@ -41,7 +40,7 @@ func ofAnotherBoot(folder string) error {
 func TestWhatWasStagedBeforeTheLastBootIsStagedAnew(t *testing.T) {
 	for name, c := range map[string]struct {
 		stage func() func(pav string) (tarnv1.StagePodPhase, string)
-		// mounted says that the boot has taken the volume along.
+		// mounted says that the boot ends the volume's mount.
 		mounted bool
 	}{
 		"a mount":                            {numbered, true},
@@ -72,7 +71,7 @@ func TestWhatWasStagedBeforeTheLastBootIsStagedAnew(t *testing.T) {
 	}
 }
 
-// boot does to a node what a boot does, as far as the agent can tell.
+// boot changes a node as a boot does, as far as the agent can see.
 func (w *world) boot(stage tarnv1.PavStage, target string, mounted bool) {
 	w.Helper()
 	gone := []string{target}

@@ -18,7 +18,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// claimed makes a claim with a finalizer, and a volume that is bound to it.
+// claimed creates a claim with a finalizer, and a volume bound to it.
 func claimed(w *world) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	w.Helper()
 	claim := testkit.Claim("default", "claim-"+w.id, "", w.id)
@@ -37,7 +37,7 @@ func (w *world) patch(o client.Object, patch string) {
 	}
 }
 
-// consumer makes a pod that was given to the node, in a phase.
+// consumer creates a pod on the node, in a phase.
 func consumer(w *world, name string, phase corev1.PodPhase) *corev1.Pod {
 	w.Helper()
 	pod := &corev1.Pod{

@@ -25,13 +25,13 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// growing is the answer to a call that lets a volume grow.
+// growing is the pending answer to NodeExpandVolume.
 type growing struct {
 	answer *csi.NodeExpandVolumeResponse
 	err    error
 }
 
-// grow calls NodeExpandVolume; the answer comes later.
+// grow calls NodeExpandVolume. The answer comes later.
 func (w *world) grow(volume *corev1.PersistentVolume, target string, bytes int64) <-chan growing {
 	done := make(chan growing, 1)
 	node := w.csi(volume.Spec.CSI.Driver)
@@ -50,7 +50,7 @@ func (w *world) answer(attempt int32, bytes int64, phase tarnv1.StageExpansionPh
 	w.answerTheOne(false, attempt, bytes, phase, message)
 }
 
-// answerTheOne is answer for the one stage that is, or is not, read-only.
+// answerTheOne is answer for the only stage that is read-only, or is not.
 func (w *world) answerTheOne(readOnly bool, attempt int32, bytes int64, phase tarnv1.StageExpansionPhase, message string) {
 	w.Helper()
 	w.eventually(fmt.Sprintf("attempt %d at growing is asked for, read-only: %v", attempt, readOnly), func() error {
@@ -73,7 +73,7 @@ func unanswered(stage *tarnv1.PavStage) bool {
 	return want != nil && (have == nil || have.Attempt != want.Attempt)
 }
 
-// grow is a node expansion pod that has nothing to do.
+// grow is a node expansion pod with nothing to do.
 func (p *player) grow(stage *tarnv1.PavStage) {
 	body := fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"pod":{"expansion":{"attempt":%d,"phase":%q}}}}`,
 		stage.UID, stage.Status.Node.Expansion.Attempt, tarnv1.StageExpansionSucceeded)
@@ -97,7 +97,7 @@ func (w *world) letGrow(provisioner string) {
 	})
 }
 
-// readsReadOnly has a template of staging read readOnly, or none.
+// readsReadOnly makes a template of staging read readOnly, or none.
 func (w *world) readsReadOnly(provisioner string, reads bool) {
 	w.Helper()
 	p := &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: provisioner}}
@@ -157,7 +157,7 @@ func TestAVolumeGrowsWhenTheKubeletAsks(t *testing.T) {
 		t.Errorf("a failure is told as %v", got.err)
 	}
 
-	// The next call is another attempt, with nothing left of the last complaint.
+	// The next call is another attempt, without the error text of the last.
 	call = w.grow(volume, target, larger)
 	w.answer(2, larger, tarnv1.StageExpansionSucceeded, "")
 	if got := <-call; got.err != nil || got.answer.CapacityBytes != larger {
@@ -167,7 +167,7 @@ func TestAVolumeGrowsWhenTheKubeletAsks(t *testing.T) {
 		t.Errorf("the old complaint is still there: %v", err)
 	}
 
-	// What has grown is not asked for again, but may grow further.
+	// A volume that has grown is not asked again, but may grow further.
 	if got := <-w.grow(volume, target, larger); got.err != nil || w.stages()[0].Status.Node.Expansion.Attempt != 2 {
 		t.Errorf("asked again for what it has: %v, %+v", got.err, w.stages()[0].Status.Node.Expansion)
 	}
@@ -206,7 +206,7 @@ func TestBothStagesOfAVolumeGrowWhenTheKubeletAsksForOne(t *testing.T) {
 		}
 	}
 
-	// That one has grown is not the volume's success.
+	// If one stage has grown, the volume has not yet.
 	call := w.grow(volume, writable, larger)
 	w.answerTheOne(false, 1, larger, tarnv1.StageExpansionSucceeded, "")
 	w.answerTheOne(true, 1, larger, tarnv1.StageExpansionFailed, "the mirror is full")
@@ -227,7 +227,7 @@ func TestBothStagesOfAVolumeGrowWhenTheKubeletAsksForOne(t *testing.T) {
 	w.nothingIsLeft()
 }
 
-// enlarge gives a loop device of the tests another size.
+// enlarge changes the size of a loop device of the tests.
 func enlarge(t *testing.T, device uint64, size int64) {
 	t.Helper()
 	number := unix.Minor(device)
@@ -247,7 +247,7 @@ func enlarge(t *testing.T, device uint64, size int64) {
 	}
 }
 
-// publishDevice makes a volume of 1Mi that is the block device, and publishes it.
+// publishDevice makes and publishes a block volume of 1Mi from the device.
 func (w *world) publishDevice(provisioner string, device uint64) (volume *corev1.PersistentVolume, target string) {
 	w.Helper()
 	w.player.set(func(pav string) (tarnv1.StagePodPhase, string) {
@@ -297,7 +297,7 @@ func TestABlockDeviceThatStaysTooSmallIsTriedAgain(t *testing.T) {
 		}
 	}
 
-	// Each call is another attempt, as after a pod that has failed.
+	// Each call is another attempt, as after a failed pod.
 	for attempt := range int32(2) {
 		call := w.grow(volume, target, largest)
 		w.answer(attempt+1, largest, tarnv1.StageExpansionSucceeded, "")

@@ -70,7 +70,7 @@ func (s *servers) each(do func(*nodetest.Server)) {
 	}
 }
 
-// looks counts the looks at volumes that are under way.
+// looks counts the running checks of volumes.
 func looks() int {
 	stacks := make([]byte, 4<<20)
 	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "resultdir.OpenVolume(")

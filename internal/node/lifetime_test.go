@@ -76,7 +76,7 @@ func TestADriverIsServedAsLongAsItsProvisionerExists(t *testing.T) {
 	})
 }
 
-// newSocket is the one in the registry that was not there before.
+// newSocket is the socket in the registry that was not there before.
 func (w *world) newSocket(before []string) (path string) {
 	w.Helper()
 	after, err := filepath.Glob(filepath.Join(w.kubelet, "plugins_registry", "*"))
@@ -372,8 +372,8 @@ func TestAnAgentThatDiesAfterAnyWriteLeavesWhatTheNextOneCanFinish(t *testing.T)
 	}
 }
 
-// writesOfALife are the writes of one volume's publish and unpublish: the stage made,
-// its target recorded, Staged; deleted, Unmounted, finalizer removed.
+// writesOfALife are the writes of one volume's publish and unpublish: stage created, target
+// recorded, Staged; deleted, Unmounted, finalizer removed.
 const writesOfALife = 6
 
 // surviveDeath repeats a call as the kubelet does, and starts a new agent when the
@@ -405,7 +405,7 @@ func (w *world) surviveDeath(died chan struct{}, call func() (string, error)) (a
 	return answer
 }
 
-// death is the channel until the death was noticed, then nothing.
+// death is the channel until the death was seen, then nil.
 func (w *world) death(died chan struct{}) chan struct{} {
 	if w.mourned {
 		return nil
@@ -413,8 +413,8 @@ func (w *world) death(died chan struct{}) chan struct{} {
 	return died
 }
 
-// dieAt lets the first writes pass, and fails the nth, after it was applied or not,
-// and all later ones.
+// dieAt lets the writes before the nth pass. The nth and all later ones fail; applied says whether
+// the nth takes effect.
 func dieAt(n int32, applied bool, died chan struct{}) func(client.Client) client.Client {
 	var count atomic.Int32
 	dead := errors.New("the agent is dead")
@@ -452,7 +452,7 @@ func dieAt(n int32, applied bool, died chan struct{}) func(client.Client) client
 	}
 }
 
-// withoutWatch is a client for those that never watch through it.
+// withoutWatch is a client for code that never watches with it.
 type withoutWatch struct{ client.Client }
 
 func (withoutWatch) Watch(context.Context, client.ObjectList, ...client.ListOption) (watch.Interface, error) {

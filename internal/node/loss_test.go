@@ -50,7 +50,8 @@ func numbered() func(string) (tarnv1.StagePodPhase, string) {
 	}
 }
 
-// healthy waits until the only stage has the condition for that reason, and gives it.
+// healthy waits until the only stage has condition Healthy with that reason, and returns the
+// condition.
 func (w *world) healthy(is metav1.ConditionStatus, reason string) (found tarnv1.PavStage) {
 	w.Helper()
 	w.eventually("the stage is "+reason, func() error {
@@ -185,7 +186,7 @@ func TestTheKubeletsSubPathsOfALostVolumeAreBoundAnew(t *testing.T) {
 	w.nothingIsLeft()
 }
 
-// held says whether the agent has a pidfd of a process; another is os.Process's.
+// held checks that the agent has a pidfd of a process, besides that of os.Process.
 func held(pid int) error {
 	files, err := filepath.Glob("/proc/self/fdinfo/*")
 	if err != nil {
@@ -331,7 +332,7 @@ func TestAVolumeWhoseRecordIsDamagedIsStagedAgain(t *testing.T) {
 	target := w.mustPublish(volume, "pod-1")
 	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged)
 	w.stop()
-	// So a file is left that was not on the disk yet when the power went.
+	// A power cut may leave an empty record, because it was not synced to disk.
 	if err := os.Truncate(filepath.Join(w.state, "stages", string(stage.UID), "record.json"), 0); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// A stolen node has the agent's token.
+// An attacker on a stolen node has the agent's token.
 func TestTheAgentReadsNoPodOfAnotherNodeAndNoClaim(t *testing.T) {
 	w := newWorld(t)
 	w.start()

@@ -20,24 +20,24 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// player is the stage controller and the pods it makes.
+// player acts as the stage controller and the pods that it makes.
 type player struct {
 	w *world
 
 	mu sync.Mutex
-	// stage is what a staging pod does with its /pav, and how it is then.
+	// stage is the work of a staging pod in its /pav, and the pod's phase afterwards.
 	stage func(pav string) (tarnv1.StagePodPhase, string)
 	// runs starts the processes of a staging pod and sets the pod's status; nil for none.
 	runs func(*corev1.Pod)
-	// stop is what ends with a staging pod that is removed; nil for nothing.
+	// stop ends what must end with a removed staging pod; nil for nothing.
 	stop func(pav string)
-	// unstage is what an unstaging pod does.
+	// unstage is the work of an unstaging pod.
 	unstage func(pav string)
-	// staged and unstaged count pods; wrong is what should not have been.
+	// staged and unstaged count pods; wrong are unexpected events.
 	staged, unstaged int
 	wrong            []string
 	held             bool
-	// recovery is what the provisioner says; empty for the default.
+	// recovery is the provisioner's recovery; empty for the default.
 	recovery tarnv1.StageRecovery
 	// grows answers requests to grow at once; otherwise the test answers.
 	grows bool
@@ -60,7 +60,7 @@ func (p *player) set(stage func(string) (tarnv1.StagePodPhase, string)) {
 	p.stage = stage
 }
 
-// hold keeps unstaging from going on until it is called with false.
+// hold stops unstaging until it is called with false.
 func (p *player) hold(held bool) {
 	p.mu.Lock()
 	p.held = held
@@ -188,7 +188,7 @@ func (p *player) begin(stage *tarnv1.PavStage, pav string, attempt int32) {
 	p.wrong = append(p.wrong, "the folder of /pav was never made: "+pav)
 }
 
-// start makes the pod that an attempt at a stage is played in, as the kubelet has it.
+// start creates the pod for an attempt at a stage, in the state that the kubelet gives it.
 func (p *player) start(stage *tarnv1.PavStage, attempt int32) error {
 	isController := true
 	pod := &corev1.Pod{

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// has writes conditions of the agent's Node, which is made if it is not there.
+// has writes conditions of the agent's Node, and creates a missing Node.
 func (w *world) has(conditions ...corev1.NodeCondition) {
 	w.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.node}}

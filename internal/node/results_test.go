@@ -27,7 +27,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// pod makes a pod as the controller does, with /pav of Tarn's driver.
+// pod creates a pod as the controller does, with /pav of Tarn's driver.
 func (w *world) pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	w.Helper()
 	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.id}})

@@ -23,9 +23,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestCSISanity runs the Identity and Node parts of csi-sanity over the real socket.
-// They make their volumes by CSI calls; the test makes PersistentVolumes of these, as
-// Tarn's controllers do without CSI.
+// TestCSISanity runs the Identity and Node parts of csi-sanity over the real socket. They create
+// volumes with CSI calls. The test turns these into PersistentVolumes, as Tarn's controllers do
+// without CSI.
 func TestCSISanity(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -73,8 +73,8 @@ func TestCSISanity(t *testing.T) {
 	w.nothingIsLeft()
 }
 
-// unserved are the calls, or what may be offered beside them, that the driver does not offer,
-// by what csi-sanity calls the specs about them.
+// unserved are the calls and options that the driver does not offer, by csi-sanity's names in specs
+// about them.
 var unserved = map[string]string{
 	"NodeStageVolume":                          "what pods share on a node is a PavStage, which outlives agent and kubelet",
 	"NodeUnstageVolume":                        "as NodeStageVolume",
@@ -105,7 +105,7 @@ func claimController(ctx context.Context, method string, request, reply any, con
 	return err
 }
 
-// volumeMaker makes PersistentVolumes of CSI calls.
+// volumeMaker turns CSI calls into PersistentVolumes.
 type volumeMaker struct {
 	csi.UnimplementedControllerServer
 	csi.UnimplementedIdentityServer
@@ -145,7 +145,7 @@ func (m *volumeMaker) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReque
 	return &csi.DeleteVolumeResponse{}, client.IgnoreNotFound(err)
 }
 
-// shorten makes a name an object may have.
+// shorten makes a valid name of an object.
 func shorten(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:8])

@@ -113,7 +113,8 @@ func TestPodsOfANodeShareAStageThatEndsWithTheLast(t *testing.T) {
 	}
 }
 
-// mustPublishReadOnly publishes a volume for a pod that only reads it, and proves that it does.
+// mustPublishReadOnly publishes a volume for a pod that only reads it, and checks that it cannot
+// write.
 func (w *world) mustPublishReadOnly(volume *corev1.PersistentVolume, pod string) (target string) {
 	w.Helper()
 	target, err := w.publish(volume, pod, func(r *csi.NodePublishVolumeRequest) { r.Readonly = true })
@@ -131,7 +132,8 @@ func (w *world) wantReadOnly(target string) {
 	}
 }
 
-// wantStages expects how many targets the writable and the read-only stage of the only volume have.
+// wantStages expects these numbers of targets in the writable and the read-only stage of the only
+// volume.
 func (w *world) wantStages(writable, readOnly int) {
 	w.Helper()
 	got := map[bool]int{}

@@ -14,7 +14,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// judge writes the status accept would.
+// judge writes the status that package accept would.
 func (w *world) judge(name string, conditions ...metav1.Condition) {
 	w.Helper()
 	p := &pavv1.PavProvisioner{}

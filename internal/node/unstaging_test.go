@@ -50,7 +50,7 @@ func TestTheTextOfAnUnstagingPodIsTheAttemptsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Before a pod writes it has started, and its status has that in whole seconds.
+	// A pod starts before it writes, and its status has the start in whole seconds.
 	before := func() time.Time { return time.Now().Add(-time.Second) }
 	write("  the lock is held\n")
 	first := w.failsUnstaging(1, before())
@@ -70,8 +70,8 @@ func TestTheTextOfAnUnstagingPodIsTheAttemptsOwn(t *testing.T) {
 	w.nothingIsLeft()
 }
 
-// failsUnstaging has the stage's unstaging pod of an attempt fail that the kubelet started at
-// a time.
+// failsUnstaging makes the stage's unstaging pod of an attempt fail; the kubelet started it at a
+// given time.
 func (w *world) failsUnstaging(attempt int32, started time.Time) tarnv1.PavStagePodStatus {
 	w.Helper()
 	pod := consumer(w, fmt.Sprintf("unstaging-%d", attempt), corev1.PodFailed)

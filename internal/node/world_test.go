@@ -72,8 +72,8 @@ func (k *logKeeper) show(t *testing.T) {
 	})
 }
 
-// world is one node with its agent, against a real API server. The kubelet is the
-// test, by its calls; the stage controller and the pods are the player.
+// world is one node with its agent, against a real API server. The test's calls replace the
+// kubelet; the player replaces the stage controller and the pods.
 type world struct {
 	*testing.T
 	ctx     context.Context
@@ -113,7 +113,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// start starts an agent, with the rights it has in a cluster.
+// start starts an agent, with the rights that it has in a cluster.
 func (w *world) start() {
 	w.Helper()
 	config := rest.CopyConfig(w.config)
@@ -170,7 +170,7 @@ func (w *world) end() {
 	}
 }
 
-// eventually looks until what returns nil; it is for what no call waits for.
+// eventually repeats a check until it returns nil. It is for states that no call waits for.
 func (w *world) eventually(what string, look func() error) {
 	w.Helper()
 	deadline := time.Now().Add(3 * time.Minute)
@@ -238,7 +238,7 @@ func (w *world) served(name string) error {
 	return nil
 }
 
-// volume makes a PersistentVolume of the provisioner, 1Mi large.
+// volume creates a PersistentVolume of the provisioner, 1Mi large.
 func (w *world) volume(provisioner, name string) *corev1.PersistentVolume {
 	w.Helper()
 	volume := &corev1.PersistentVolume{

@@ -110,7 +110,7 @@ func TestAReadOnlyTargetCannotBeWrittenNorCanWhatIsMountedBelow(t *testing.T) {
 		}
 	}
 	write(t, filepath.Join(source, "below", "x"), "the source stays writable")
-	// The same volume asked for with write access replaces it.
+	// A request for write access to the same volume replaces the mount.
 	if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
 		t.Fatal(err)
 	}

@@ -14,14 +14,14 @@ import (
 	"tarn.dev/tarn/internal/node/nodetest"
 )
 
-// short is what a server has in these cases, in which it hangs; long is more than anything
-// takes that does not wait for it.
+// short is the timeout for servers in tests in which they hang. long is more than anything takes
+// that does not wait for a server.
 const (
 	short = 200 * time.Millisecond
 	long  = 30 * time.Second
 )
 
-// within gives what a call answers, and ends the server and the case where it does not.
+// within returns the result of a call. If the call takes too long, it ends the server and the test.
 func within(t *testing.T, server *nodetest.Server, call func() error) error {
 	t.Helper()
 	answer := make(chan error, 1)

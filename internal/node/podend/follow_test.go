@@ -11,7 +11,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// oneContainer is a runtime that knows container a alone.
+// oneContainer is a runtime that knows only container a.
 type oneContainer struct {
 	cri.RuntimeServiceClient
 	state cri.ContainerState

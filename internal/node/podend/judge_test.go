@@ -67,7 +67,7 @@ func TestAPodHasEndedOnlyWhenTheKubeletCannotSeeItOtherwise(t *testing.T) {
 	}
 }
 
-// Many exit with 0 when they are asked to end.
+// Many containers exit with 0 when asked to end.
 func TestASuccessIsNotBelievedWhileTheKubeletMayBeEndingPods(t *testing.T) {
 	never := Shape{RestartPolicy: corev1.RestartPolicyNever, Containers: []string{"a"}}
 	onFailure := Shape{RestartPolicy: corev1.RestartPolicyOnFailure, Containers: []string{"a"}}

@@ -12,7 +12,7 @@ import (
 	"tarn.dev/tarn/internal/node/nodetest"
 )
 
-// long is more than anything takes that does not wait for a server that hangs.
+// long is more than anything takes that does not wait for a hanging server.
 const long = 30 * time.Second
 
 // In a container one volume may be mounted below another, so that the path leads through the

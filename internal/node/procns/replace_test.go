@@ -52,8 +52,8 @@ func start(t *testing.T, folder string, flags uintptr) container {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "TARN_TEST_CONTAINER="+folder)
-	// It ends with its standard input. A death signal would come from the thread that
-	// started it, and threads that were in another namespace are ended, not used again.
+	// The container ends with its standard input. A death signal would depend on the thread that
+	// started it, and a thread that has entered another namespace ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | flags}
 	if flags&unix.CLONE_NEWUSER != 0 {
 		one := []syscall.SysProcIDMap{{HostID: 0, Size: 1}}
@@ -139,7 +139,7 @@ func TestAMountIsExchangedInAContainerThatRuns(t *testing.T) {
 	if now := mounts.At(table, data); now[len(now)-1].Device == old[0].Device || now[len(now)-1].Receives {
 		t.Errorf("the container has %v at its place", now)
 	}
-	// Nothing has changed here, where no thread may have stayed in the container.
+	// The test's own namespace must be unchanged: no thread may have stayed in the container.
 	if text, err := os.ReadFile(filepath.Join(data, "greeting")); err != nil || string(text) != "old" {
 		t.Errorf("outside there is %q (%v), want what was there", text, err)
 	}

@@ -46,7 +46,7 @@ func (s swapped) swap(t *testing.T) {
 	}
 }
 
-// has says what the container finds mounted now at a point, the older first.
+// has gives the mounts that the container sees at a point, older ones first.
 func (s swapped) has(t *testing.T, point string) []mounts.Mount {
 	t.Helper()
 	table, err := mounts.ListOf(s.Process)

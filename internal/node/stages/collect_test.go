@@ -116,7 +116,7 @@ func TestWhatIsMadeForAStageThatGoesMeanwhileIsCollected(t *testing.T) {
 	})
 }
 
-// checkCollected expects something to be there of a stage until the worker looks.
+// checkCollected checks that the stage has left files and that collectOrphans removes them.
 func checkCollected(t *testing.T, s *Stages, gone *tarnv1.PavStage) {
 	t.Helper()
 	if !s.left(t, gone) {

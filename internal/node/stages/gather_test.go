@@ -20,7 +20,7 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// reading is a client of an API server that has the given objects.
+// reading is a client of an API server that contains the given objects.
 func reading(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -36,8 +36,8 @@ func reading(t *testing.T, objects ...client.Object) client.WithWatch {
 func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {
 	const earlier, later = -time.Hour, time.Hour
 	for name, test := range map[string]struct {
-		// noted is when, from the writing of /pav/error on, the controller has started the
-		// pod, begun when the kubelet has; 0 is never.
+		// noted and begun are starts of the pod, in time after the writing of /pav/error. noted is
+		// the controller's, begun the kubelet's; 0 means never.
 		noted, begun time.Duration
 		// gone says that the pod does not exist, theirs that it belongs to something else.
 		gone, theirs bool
@@ -221,8 +221,7 @@ func TestABusyMountIsWaitedForFromTheFirstTry(t *testing.T) {
 	}
 }
 
-// What the unstaging pod mounts may be busy for a moment, long after what the staging pod
-// had mounted was.
+// Mounts of the unstaging pod may be busy for a moment, long after busy mounts of the staging pod.
 func TestAMountThatIsBusyAnewIsWaitedForAnew(t *testing.T) {
 	clock := now
 	target := filepath.Join(t.TempDir(), "target")

@@ -16,7 +16,7 @@ import (
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
-// begunAt gives pods a start to the nanosecond, which the API has not.
+// begunAt gives pods a start in nanoseconds, which the API does not have.
 type begunAt struct {
 	client.Reader
 	start time.Time
@@ -30,7 +30,7 @@ func (b *begunAt) Get(ctx context.Context, key client.ObjectKey, into client.Obj
 	return err
 }
 
-// A pod that finds the file of one before it has none to make.
+// A pod that finds the file of an earlier pod does not create one.
 func TestAReadyThatIsOlderThanItsPodIsHeardOfWhenThePodTouchesIt(t *testing.T) {
 	for how, touch := range map[string]func(path string) error{
 		"by its times": func(path string) error { return os.Chtimes(path, time.Now(), time.Now()) },

@@ -105,7 +105,7 @@ func TestNothingIsRememberedOfAStageThatIsGone(t *testing.T) {
 	}
 }
 
-// The way to a mount that lies in another one leads through that one's server, which may hang.
+// The path to a mount inside another one leads through that one's server, which may hang.
 func TestWhoTrustsAVolumeFindsItsMountInTheTableAlone(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "other"), 0o755), os.Symlink("other", filepath.Join(dir, "served"))); err != nil {

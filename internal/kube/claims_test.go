@@ -22,7 +22,7 @@ func claimsIn(claims ...*corev1.PersistentVolumeClaim) client.Client {
 	return b.Build()
 }
 
-// claimOf is a claim, its uid its name, that names a volume.
+// claimOf is a claim that names a volume. Its UID is its name.
 func claimOf(name, volume string, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
 	c.Spec.VolumeName, c.Status.Phase = volume, phase
@@ -87,7 +87,7 @@ func TestAVolumeIsKeptForAClaim(t *testing.T) {
 	}
 }
 
-// neighbour is another name that an index has in the same bucket.
+// neighbour is another name in the same bucket of the index.
 func neighbour(name string) string {
 	for i := 0; ; i++ {
 		if other := fmt.Sprint(name, "-", i); bucket(other) == bucket(name) {

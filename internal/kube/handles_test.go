@@ -23,7 +23,7 @@ func handlesIn(objects ...client.Object) client.Client {
 		Build()
 }
 
-// recordOf is the record of a claim's uid with handle "a" of driver "shelf".
+// recordOf is the record of the claim with that UID, with handle "a" of driver "shelf".
 func recordOf(uid types.UID, phase tarnv1.VolumePhase) *tarnv1.PavVolume {
 	r := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(uid)}}
 	r.Spec.Provisioner.Name = "shelf"
@@ -32,7 +32,7 @@ func recordOf(uid types.UID, phase tarnv1.VolumePhase) *tarnv1.PavVolume {
 	return r
 }
 
-// handed says of a record that its PersistentVolume was written.
+// handed marks a record whose PersistentVolume was written.
 func handed(r *tarnv1.PavVolume) *tarnv1.PavVolume {
 	meta.SetStatusCondition(&r.Status.Conditions, metav1.Condition{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionTrue, Reason: "Provisioned"})
 	return r

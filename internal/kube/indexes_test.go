@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// indexing is a manager that, as a real one, takes each index once.
+// indexing is a manager that accepts each index only once, like a real one.
 type indexing struct {
 	ctrl.Manager
 	added []string

@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// With the priority queue of controller-runtime 0.24 one of the first of these managers
-// does not end.
+// With the priority queue of controller-runtime 0.24, one of the first of these managers does not
+// end.
 func TestAManagerEndsWhileItsControllersHaveWork(t *testing.T) {
 	for round := range 30 {
 		mgr, err := NewManager(&rest.Config{Host: "https://127.0.0.1:1"}, ctrl.Options{

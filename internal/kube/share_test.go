@@ -62,7 +62,7 @@ func sharedRecord(name, class string) *tarnv1.PavVolume {
 	}
 }
 
-// through runs an object through the transform of its kind.
+// through passes an object through the transform of its kind.
 func through[T client.Object](t *testing.T, s *Sharing, o T) T {
 	t.Helper()
 	for kind, transform := range s.Transforms() {

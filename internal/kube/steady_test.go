@@ -38,7 +38,7 @@ func told(w watch.Interface) []string {
 
 func TestAWatchThatWasEndedBeforeItToldOfAnythingGoesOn(t *testing.T) {
 	for name, c := range map[string]struct {
-		// watches are made one after the other; a nil one is an error.
+		// watches are given out one after the other; nil stands for an error.
 		watches          []func() *watch.FakeWatcher
 		wantTold, wantOf int
 	}{

@@ -46,8 +46,8 @@ func (c cluster) Get(_ context.Context, _ client.ObjectKey, o client.Object, _ .
 	return nil
 }
 
-// kubelet is a server in a kubelet's place, with the node it is on and the authority
-// that has signed its certificate.
+// kubelet is a server that replaces a kubelet, with its node and the authority that has signed its
+// certificate.
 func kubelet(t *testing.T, handler http.HandlerFunc) (cluster, []byte) {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)

@@ -66,7 +66,7 @@ func TestMethodsThatATemplateGivesMustBeThoseThatMayBeWrittenOut(t *testing.T) {
 	}
 }
 
-// wantInvalid wants the section to blame, by a message that has want; no error for none.
+// wantInvalid requires an error about the section that contains want. An empty want means no error.
 func wantInvalid(t *testing.T, err error, want string) {
 	t.Helper()
 	failed := AsStepError(err)

@@ -13,7 +13,7 @@ import (
 	"tarn.dev/tarn/jinja"
 )
 
-// expand does what the kubelet does with command, args and env, as Kubernetes documents it.
+// expand does what Kubernetes documents for the kubelet and command, args and env.
 func expand(text string) string {
 	var out strings.Builder
 	for text != "" {

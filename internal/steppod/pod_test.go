@@ -136,7 +136,7 @@ func TestAStagingPodOutlivesItsConsumersUnlessItsAuthorGaveItAPriority(t *testin
 		step tarnv1.Step
 		set  func(*podTemplate)
 		want string
-		// plain says that it may be started without the class, where a quota refuses that.
+		// plain says that the pod may be started without the class, if a quota rejects it.
 		plain bool
 	}{
 		{name: "by itself", step: tarnv1.StepStaging, want: lastToGo, plain: true},
@@ -215,7 +215,7 @@ func TestAPodForOneNodeToleratesItsTaints(t *testing.T) {
 					t.Errorf("the pod tolerates %s: %v, want %v", taint.ToString(), got, row.want)
 				}
 			}
-			// A pod on a dead node must be evicted in the end, or its volume waits for it for ever.
+			// A pod on a dead node must be evicted at last, or its volume waits for it for ever.
 			for _, one := range pod.Spec.Tolerations[1:] {
 				if one.Effect == corev1.TaintEffectNoExecute && (one.TolerationSeconds == nil || *one.TolerationSeconds != 300) {
 					t.Errorf("it stays under a taint that evicts for %v, want 300 s", one.TolerationSeconds)

@@ -8,7 +8,7 @@ import (
 	"tarn.dev/tarn/jinja"
 )
 
-// The template engine has no code of Kubernetes, so it reads sizes by itself.
+// The template engine contains no code of Kubernetes, so it parses sizes by itself.
 func TestTobytesReadsSizesAsTheFieldCapacityIsRead(t *testing.T) {
 	numbers := []string{"", "0", "00", "1", "007", "1.5", ".5", "5.", ".", "0.3", "0.0000000001", "1.0000000001", "-1", "+2", "+", "--1", "1.2.3", "9223372036854775807", "9223372036854775808", "x"}
 	suffixes := []string{"", "n", "u", "m", "k", "K", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "ki", "e", "e3", "E3", "E+3", "e-3", "e40", "e41", "e-41", "e99999999999999999999", "e3.5", "i", "GB", "µ", " ", "\n"}

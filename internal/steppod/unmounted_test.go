@@ -24,9 +24,10 @@ func TestWhatOnlyItsEventsTellKeepsAPodIsObserved(t *testing.T) {
 		pod    *corev1.Pod
 		after  time.Duration
 		events []corev1.Event
-		// wantNote is in the Event that the claim gets, wantAction its action; empty for none.
+		// wantNote must be in the Event that the claim gets, wantAction is its action; empty for
+		// none.
 		wantNote, wantAction string
-		// wantNext is when it is looked at again, after the pod's creation.
+		// wantNext is the time of the next check, after the pod's creation.
 		wantNext time.Duration
 	}{
 		{"not at once", podOf(tarnv1.StepCreation, onNode), time.Second, []corev1.Event{at("FailedMount", 0)}, "", "", 5 * time.Second},

@@ -61,7 +61,8 @@ func TestAReleasedVolumeIsKeptAsLongAsItsRetentionSays(t *testing.T) {
 		name   string
 		r      Retention
 		change func(*corev1.PersistentVolume)
-		// want is until when, zero for not kept; always: for ever.
+		// want is until when the volume is kept. Zero means that it is not kept, always that it is
+		// kept for ever.
 		want   time.Time
 		always bool
 	}{

@@ -20,7 +20,7 @@ import (
 	"tarn.dev/tarn/internal/plugin/plugintest"
 )
 
-// newRoot gives the plugin with a root of its own.
+// newRoot gives the plugin with its own root.
 func newRoot(t *testing.T) (plugin.Plugin, string) {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
@@ -149,7 +149,7 @@ func TestWhoeverAPodRunsAsItsVolumeIsForItToWrite(t *testing.T) {
 	if info, err = os.Stat(root); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the root has mode %v (%v), want 700: on the node nobody walks to the volumes", info.Mode(), err)
 	}
-	// What the kubelet has given to an fsGroup stays so.
+	// The kubelet's change for an fsGroup stays.
 	must(t, os.Chmod(asset.Source.Local.Path, 0o770|os.ModeSetgid))
 	_, err = p.Creator.Create(t.Context(), request("a"))
 	must(t, err)
@@ -178,7 +178,7 @@ func TestDeletionFollowsNoLink(t *testing.T) {
 		t.Errorf("what a link pointed at holds %q, want what it held", got)
 	}
 
-	// Nor is a link taken for the volume itself.
+	// A link is not taken for the volume either.
 	must(t, os.Symlink(outside, filepath.Join(root, "a")))
 	v := plugin.Volume{Name: "a", Source: &asset.Source}
 	if err := p.Deleter.Delete(t.Context(), v); err == nil || !strings.Contains(err.Error(), "by hand") {
@@ -203,7 +203,7 @@ func TestDeletionStopsAtAMountPoint(t *testing.T) {
 			must(t, err)
 			must(t, os.MkdirAll(filepath.Join(root, "a/inner/mnt"), 0o700))
 			must(t, os.WriteFile(filepath.Join(root, "a/inner/file"), nil, 0o600))
-			// A bind mount of the same file system, which its device number does not tell.
+			// A bind mount of the same file system has the same device number.
 			other := filepath.Join(filepath.Dir(root), "other")
 			must(t, os.Mkdir(other, 0o700))
 			precious := filepath.Join(other, "precious")
@@ -316,7 +316,7 @@ func TestAVolumeThatIsBeingDeletedIsNotAtItsPlace(t *testing.T) {
 	}
 }
 
-// countedContext ends after it was asked a number of times.
+// countedContext ends after a number of queries.
 type countedContext struct {
 	context.Context
 	left int

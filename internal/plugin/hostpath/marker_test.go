@@ -16,8 +16,7 @@ import (
 
 const marker = ".tarn-root"
 
-// started gives the plugin of a process that starts on a root now.
-// id is that of a place.
+// id is the ID in a place.
 func id(place string) string { return place[strings.LastIndex(place, "#")+1:] }
 
 func started(t *testing.T, root string) plugin.Plugin {
@@ -65,7 +64,7 @@ func TestAMachineThatWasRebootedWithoutItsDiskDeletesNothing(t *testing.T) {
 		if got := volumesIn(t, root); len(got) > 0 {
 			t.Errorf("%s: in the root: %q, want nothing made", beneath, got)
 		}
-		// A volume from before there were places says nothing of them.
+		// A volume from an earlier release has no place.
 		must(t, p.Deleter.Delete(t.Context(), plugin.Volume{Name: "a", Source: &asset.Source}))
 	}
 	must(t, os.RemoveAll(root))
@@ -135,7 +134,7 @@ func TestAMarkerIsForRootAloneAndEachRootsOwn(t *testing.T) {
 	}
 }
 
-// A full disk has no room for a marker, and a deletion may be what makes some.
+// A full disk has no room for a marker, and a deletion may make room.
 func TestARootThatTakesNoMarkerIsServedAsBefore(t *testing.T) {
 	root := t.TempDir()
 	must(t, unix.Mount("tmpfs", root, "tmpfs", 0, "nr_inodes=4"))
@@ -161,7 +160,7 @@ func TestWhatWasBegunInAnotherRootIsNotMissed(t *testing.T) {
 	must(t, p.Creator.Misses(plugin.Volume{Name: "a", Place: before.Place}))
 }
 
-// What a start has left that was killed before its marker was whole does not count.
+// The rest of a start that was killed before its marker was complete does not count.
 func TestHalfAMarkerIsNone(t *testing.T) {
 	root := t.TempDir()
 	half := filepath.Join(root, marker+".0123456789abcdef0123456789abcdef")
@@ -207,7 +206,7 @@ func TestAMarkerThatIsNoneIsRefusedWithWhatToDo(t *testing.T) {
 	}
 }
 
-// Two disks may have one and the same number, one after the other.
+// Two disks may have the same number, one after the other.
 func TestAMarkerThatChangesUnderTheProcessStopsIt(t *testing.T) {
 	p, root := newRoot(t)
 	asset, err := p.Creator.Create(t.Context(), request("a"))

@@ -13,8 +13,8 @@ import (
 	appservice "tarn.dev/tarn/internal/app/service"
 )
 
-// apps answers the calls on applications: Kubernetes with the user's own rights, or the
-// REST server. Which of them it is, no command can tell: both decide by package app/plan.
+// apps are the calls on applications. They are answered by Kubernetes with the user's own rights,
+// or by the REST server. A command cannot tell which: both decide by package app/plan.
 type apps interface {
 	Create(ctx context.Context, namespace, id string) (*appplan.App, error)
 	List(ctx context.Context, namespace string) ([]appplan.App, error)
@@ -28,12 +28,13 @@ type apps interface {
 	Events(ctx context.Context, namespace, id string, yield func(appplan.Event) error) error
 }
 
-// appFlags say where the applications are.
+// appFlags are the flags that say where the applications are.
 type appFlags struct {
 	connection connection
 	server     serverFlags
 	namespace  string
-	// classes are those of volumes that name none, by access mode, as words.
+	// classes are the storage classes of volumes that name none, by access mode. They are not
+	// checked yet.
 	classes map[string]string
 	output  output
 }
@@ -47,7 +48,7 @@ func (f *appFlags) register(cmd *cobra.Command) {
 	completeFlag(cmd, "namespace", &f.connection, namespaceKind)
 }
 
-// connect gives who answers, and the namespace to ask for.
+// connect returns the client that answers the calls, and the namespace to ask for.
 func (f *appFlags) connect() (apps, string, error) {
 	namespace := f.namespace
 	classes, err := AppClasses(f.classes)
@@ -89,8 +90,8 @@ func newAppCommand() *cobra.Command {
 	return cmd
 }
 
-// told makes errors of a call say what to do. file is what a paas.toml is called whose
-// problems it may tell, empty for none.
+// told rewrites the error of a call so that it says what to do. file is the name of the paas.toml
+// that the error may list problems of; it is empty where there is none.
 func told(cmd *cobra.Command, file string, err error) error {
 	var answered *appplan.Error
 	switch {
@@ -112,7 +113,7 @@ func told(cmd *cobra.Command, file string, err error) error {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s %s\n", at, p.Message)
 		}
 		return exitError{exitFailed}
-	case strings.Contains(answered.Message, "\n"): // several refusals, each on its line
+	case strings.Contains(answered.Message, "\n"): // several reasons, each on its line
 		return fmt.Errorf("rejected:\n  %s", strings.ReplaceAll(answered.Message, "\n", "\n  "))
 	}
 	return err

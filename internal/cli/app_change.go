@@ -89,7 +89,7 @@ func newAppDeleteCommand(flags *appFlags) *cobra.Command {
 	return cmd
 }
 
-// printFate says what deleting an app would do.
+// printFate writes what happens to each volume when an app is deleted.
 func printFate(w io.Writer, app *appplan.App) {
 	fmt.Fprintf(w, "would delete app %s, %s\n", app.ID, count(int(app.Replicas), "pod"))
 	for _, v := range slices.Concat(app.Volumes, app.Detached) {

@@ -10,9 +10,9 @@ import (
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
-// RegisterAppClasses adds the flag for the storage classes of volumes of applications that
-// name none. What decides of applications must be told the same everywhere: the API, the
-// controllers, and the command line where it asks Kubernetes itself.
+// RegisterAppClasses adds the flag for the storage classes of app volumes that name none. The API,
+// the controllers and a command line that asks Kubernetes itself must all get the same value: each
+// of them decides what an app may have.
 func RegisterAppClasses(flags *pflag.FlagSet, classes *map[string]string, usage string) {
 	defaults := map[string]string{}
 	for mode, class := range appspec.DefaultClasses {
@@ -21,7 +21,8 @@ func RegisterAppClasses(flags *pflag.FlagSet, classes *map[string]string, usage 
 	flags.StringToStringVar(classes, "app-class", defaults, usage)
 }
 
-// AppClasses reads that flag. A mode that is not named keeps its class.
+// AppClasses reads the flag of RegisterAppClasses. A mode that the flag does not name keeps its
+// default class.
 func AppClasses(words map[string]string) (map[appspec.AccessMode]string, error) {
 	classes := maps.Clone(appspec.DefaultClasses)
 	for word, class := range words {

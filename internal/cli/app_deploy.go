@@ -16,14 +16,14 @@ import (
 	"tarn.dev/tarn/internal/cli/terminal"
 )
 
-// defaultFile is the paas.toml that is meant where none is named.
+// defaultFile is the paas.toml to read when the command names none.
 const defaultFile = "paas.toml"
 
 // appSource is the paas.toml of a command, and the app it is for.
 type appSource struct {
 	file string
 
-	// shown is what the file is called in errors.
+	// shown is the name of the file in errors.
 	shown  string
 	source appplan.Source
 	id     string
@@ -33,7 +33,7 @@ func (s *appSource) register(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&s.file, "file", "f", defaultFile, "the paas.toml, or the same content as JSON; - for standard input")
 }
 
-// read reads the file. The id is the argument's, else the name in the file.
+// read reads the file. The app's id is the argument, else the name in the file.
 func (s *appSource) read(cmd *cobra.Command, args []string) error {
 	var err error
 	if s.shown, s.source.Text, err = readInput(cmd, s.file); err != nil {
@@ -90,8 +90,7 @@ func newAppPlanCommand(flags *appFlags) *cobra.Command {
 	return cmd
 }
 
-// plan says what a deploy would do, whether or not there is the app yet; isNew says that
-// there is none.
+// plan returns what a deploy would do. isNew says that the app does not exist yet.
 func (s *appSource) plan(ctx context.Context, calls apps, namespace string) (plan *appplan.Plan, isNew bool, err error) {
 	plan, err = calls.Plan(ctx, namespace, s.id, s.source, false)
 	if isCode(err, appplan.NotFound) {
@@ -162,14 +161,14 @@ func (s *appSource) deploy(cmd *cobra.Command, calls apps, namespace string, out
 	return failed
 }
 
-// first deploys an app that is not there: it is created once the plan shows that it will
-// not be refused.
+// first creates and deploys an app that does not exist. It creates the app only after the plan
+// shows that the deploy will not be rejected.
 func (s *appSource) first(ctx context.Context, calls apps, namespace string) (*appplan.Deployed, error) {
 	plan, err := calls.Plan(ctx, namespace, s.id, s.source, true)
 	if err == nil && !plan.Refused {
 		_, err = calls.Create(ctx, namespace, s.id)
 	}
-	if err != nil && !isCode(err, appplan.Conflict) { // somebody was faster
+	if err != nil && !isCode(err, appplan.Conflict) { // another deploy created it first
 		return nil, err
 	}
 	if plan != nil && plan.Refused {
@@ -184,7 +183,7 @@ func (s *appSource) first(ctx context.Context, calls apps, namespace string) (*a
 	return calls.Deploy(ctx, namespace, s.id, s.source)
 }
 
-// printPlan writes what becomes of each volume, and of the pods.
+// printPlan writes what a deploy does with each volume and with the pods.
 func printPlan(w io.Writer, plan *appplan.Plan) error {
 	if len(plan.Changes) > 0 {
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -211,7 +210,7 @@ func printPlan(w io.Writer, plan *appplan.Plan) error {
 	return printWarnings(w, plan.Warnings)
 }
 
-// sizes says how large a volume is and is to be.
+// sizes words the size that a volume has and the size it will have.
 func sizes(c appplan.Change) string {
 	switch {
 	case c.FromGi > 0 && c.ToGi > 0 && c.FromGi != c.ToGi:

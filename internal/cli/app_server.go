@@ -15,7 +15,7 @@ import (
 	"tarn.dev/tarn/internal/api/client"
 )
 
-// Environment variables of the server of applications.
+// Environment variables that name the server of applications.
 const (
 	serverVariable = "TARN_SERVER"
 	tokenVariable  = "TARN_TOKEN"
@@ -23,10 +23,10 @@ const (
 
 // serverFlags name a server of `tarn api`.
 type serverFlags struct {
-	// url is empty where the calls go to Kubernetes.
+	// url is empty where the calls are sent to Kubernetes.
 	url string
-	// authority is a file with the certificates that the server's is signed by, empty
-	// for the usual ones: see trust.
+	// authority is a file with the certificates that sign the server's own. It is empty for the
+	// usual ones: see trust.
 	authority string
 }
 
@@ -36,8 +36,8 @@ func (f *serverFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.authority, "server-ca", "", "file with the certificate authority of --server; without it that of the kubeconfig if the server is on this machine, else those the machine trusts")
 }
 
-// connect makes a client of the server. The token is $TARN_TOKEN, else what the
-// kubeconfig logs in with, as long as that is a token and no certificate.
+// connect makes a client of the server. The token is $TARN_TOKEN, else that of the kubeconfig. A
+// kubeconfig that logs in by certificate has none.
 func (f *serverFlags) connect(to connection) (*client.Client, error) {
 	address, err := url.Parse(f.url)
 	if err != nil || address.Host == "" {
@@ -64,12 +64,12 @@ func (f *serverFlags) connect(to connection) (*client.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("calling %s: %w", f.url, err)
 	}
-	// Whoever answered with another address would be sent the token there.
+	// A redirect would send the token to another address.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return client.New(client.Options{URL: f.url, HTTP: &http.Client{Transport: carry, CheckRedirect: stay}})
 }
 
-// tokenOf is the part of a configuration that logs in by token, nil for none.
+// tokenOf returns the part of a configuration that logs in by token, nil if there is none.
 func tokenOf(config *rest.Config) *rest.Config {
 	if config.BearerToken == "" && config.BearerTokenFile == "" && config.ExecProvider == nil {
 		return nil
@@ -77,9 +77,10 @@ func tokenOf(config *rest.Config) *rest.Config {
 	return &rest.Config{BearerToken: config.BearerToken, BearerTokenFile: config.BearerTokenFile, ExecProvider: config.ExecProvider}
 }
 
-// trust gives the authority that must have signed the server's certificate: that of
-// --server-ca, else of the kubeconfig, if there is one, for a server on this machine. The
-// embedded cluster has one authority for both. For other servers it is none: the machine's.
+// trust returns the certificate authority that must have signed the server's certificate. It is
+// that of --server-ca. Without that flag, a server on this machine may use the authority of the
+// kubeconfig, because the embedded cluster has one authority for both. All other servers are
+// checked against the authorities of the machine.
 func (f *serverFlags) trust(host string, config *rest.Config) (rest.TLSClientConfig, error) {
 	switch {
 	case f.authority != "":

@@ -90,7 +90,7 @@ func printApp(w io.Writer, app *appplan.App) error {
 	return printWarnings(w, app.Warnings)
 }
 
-// printVolumes writes the volumes of apps, those that are mounted first.
+// printVolumes writes the volumes of apps, mounted ones first.
 func printVolumes(w io.Writer, all []appplan.App) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "APP\tVOLUME\tSTATUS\tSIZE\tUSED\tACCESS\tCLASS\tMOUNTED AT\tON DELETE\tCLAIM\tMESSAGE")

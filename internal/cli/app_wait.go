@@ -15,7 +15,7 @@ import (
 	"tarn.dev/tarn/internal/cli/terminal"
 )
 
-// waiting says whether a command waits for what it has asked for, and how long.
+// waiting says whether a command waits for the result, and for how long.
 type waiting struct {
 	on      bool
 	timeout time.Duration
@@ -26,8 +26,8 @@ func (w *waiting) register(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&w.timeout, "timeout", 5*time.Minute, "how long to wait; after that the exit status is 3, and Tarn continues in the background")
 }
 
-// settled follows an app until nothing is under way and gives it as it was seen last. The
-// error is that it is not in service.
+// settled follows an app until nothing is in progress. It returns the app as last seen, with an
+// error if the app is not in service.
 func (w *waiting) settled(cmd *cobra.Command, calls apps, app *appplan.App) (*appplan.App, error) {
 	if !w.on {
 		return app, nil
@@ -60,8 +60,8 @@ func (w *waiting) gone(cmd *cobra.Command, calls apps, app *appplan.App) (bool, 
 	return f.kind == appplan.Deleted, err
 }
 
-// resized waits until a volume is as large as was asked for, and gives it as it was seen
-// last.
+// resized waits until a volume has the size that was asked for, and returns the result as last
+// seen.
 func (w *waiting) resized(cmd *cobra.Command, calls apps, namespace, id string, asked *appplan.Resized) (*appplan.Resized, error) {
 	if !w.on {
 		return asked, nil
@@ -96,7 +96,7 @@ func (w *waiting) resized(cmd *cobra.Command, calls apps, namespace, id string, 
 	case f.kind == appplan.Deleted:
 		return &seen, fmt.Errorf("app %s was deleted while the command waited", id)
 	case !grown && f.last.Status == appplan.Ready && seen.Status == appplan.VolumeResizing:
-		return &seen, nil // there is no pod; its file system grows with the next
+		return &seen, nil // no pod uses it; its file system grows when the next one starts
 	case !grown:
 		return &seen, errors.New(standing(f.last))
 	}
@@ -107,24 +107,24 @@ func (w *waiting) resized(cmd *cobra.Command, calls apps, namespace, id string, 
 type follower struct {
 	calls         apps
 	namespace, id string
-	// line says on a terminal how far it is; done ends it before the app has settled, nil
-	// for never.
+	// line words the progress for a terminal. done ends the wait before the app has settled; nil
+	// means never.
 	line func(*appplan.App) string
 	done func(*appplan.App) bool
 
-	// last is the app as it was seen last, kind what was told last.
+	// last is the app as last seen; kind is the kind of the last event.
 	last *appplan.App
 	kind appplan.EventKind
 }
 
-// errEnough ends a stream of which enough was seen.
+// errEnough ends a stream when the follower has seen enough.
 var errEnough = errors.New("done waiting")
 
-// retryPause is how long after a stream broke off another is asked for.
+// retryPause is how long the follower waits before it opens a new stream after one broke off.
 const retryPause = time.Second
 
-// follow returns when nothing is under way, or done says so. It goes on where a stream
-// breaks off that had begun: whoever answered may have been restarted.
+// follow returns when nothing is in progress, or when done says so. It opens a new stream where one
+// breaks off after it had begun: the server may have been restarted.
 func (f *follower) follow(cmd *cobra.Command, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
@@ -163,7 +163,7 @@ func (f *follower) follow(cmd *cobra.Command, timeout time.Duration) error {
 	}
 }
 
-// standing says in a line how an app is.
+// standing describes the state of an app in one line.
 func standing(app *appplan.App) string {
 	line := fmt.Sprintf("app %s is %s, %d of %s ready", app.ID, app.Status, app.ReadyReplicas, count(int(app.Replicas), "pod"))
 	if app.Message != "" {

@@ -17,7 +17,7 @@ import (
 	"tarn.dev/tarn/internal/cli/terminal"
 )
 
-// audit is one look at everything Tarn holds.
+// audit lists everything that Tarn keeps in a cluster and on this node.
 type audit struct {
 	output              output
 	connection          connection
@@ -40,7 +40,7 @@ type auditReport struct {
 	NodeSide string `json:"nodeSide"`
 }
 
-// auditItem is one thing that Tarn holds.
+// auditItem is one object, directory or mount of Tarn's.
 type auditItem struct {
 	// Kind is PavVolume, PersistentVolume, PavStage, Pod, Folder or Mount.
 	Kind        string `json:"kind"`
@@ -50,8 +50,7 @@ type auditItem struct {
 	Provisioner string `json:"provisioner,omitempty"`
 	Node        string `json:"node,omitempty"`
 	State       string `json:"state,omitempty"`
-	// Orphaned says what it belongs to that is gone, and what to do; empty while
-	// all is well.
+	// Orphaned names the missing owner and says what to do. It is empty if the owner exists.
 	Orphaned string `json:"orphaned,omitempty"`
 }
 
@@ -113,7 +112,7 @@ func (a *audit) run(cmd *cobra.Command) error {
 	return err
 }
 
-// findNode decides where the node side is read, and says so.
+// findNode decides where the node side is read, and describes that for the report.
 func (a *audit) findNode() (string, error) {
 	const none = "none"
 	if a.stateDir == none {
@@ -136,12 +135,12 @@ func (a *audit) findNode() (string, error) {
 	return fmt.Sprintf("left out: %v; run as root", err), nil
 }
 
-// again is how long after an orphan was found it is looked for again. The API server
-// would tell of changes; the file system of a node tells nobody.
+// again is how long the audit waits before it checks an orphan once more. It must poll, because a
+// node's file system sends no events.
 const again = 250 * time.Millisecond
 
-// look lists everything, until nothing is orphaned or what is has had its time to go:
-// an object may be seen without the one that was removed, or made, a moment ago.
+// look lists everything. It repeats this while something is orphaned, until the settle time is
+// over. An object may have been read without another one that was created or removed a moment ago.
 func (a *audit) look(ctx context.Context) ([]auditItem, error) {
 	over, next := time.NewTimer(a.settle), time.NewTicker(again)
 	defer over.Stop()
@@ -167,7 +166,7 @@ func (a *audit) look(ctx context.Context) ([]auditItem, error) {
 	}
 }
 
-// print writes the report as a table, the orphans once more below it.
+// print writes the report as a table. The orphans follow once more below it.
 func (r *auditReport) print(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "VOLUME\tKIND\tNAME\tPROVISIONER\tNODE\tSTATE")

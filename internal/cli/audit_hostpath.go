@@ -14,17 +14,18 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// hostPathView is the root of tarn.dev/host-path on this machine; nil where it is not
-// looked at.
+// hostPathView is the root directory of tarn.dev/host-path on this machine; nil where it is not
+// read.
 type hostPathView struct {
 	root    string
 	folders []string // names of entries
-	// claims are the uids of all claims: a volume may be in the making for one.
+	// claims are the uids of all claims: a directory may belong to a volume that is still being
+	// created.
 	claims map[types.UID]bool
 }
 
-// gatherHostPath reads the folders first: what they belong to must have been in the
-// API before.
+// gatherHostPath reads the directories before the API. So the owner of each must have been in the
+// API already.
 func (a *audit) gatherHostPath(ctx context.Context) (*hostPathView, error) {
 	if a.hostPathRoot == "" {
 		return nil, nil
@@ -50,7 +51,7 @@ func (a *audit) gatherHostPath(ctx context.Context) (*hostPathView, error) {
 	return v, nil
 }
 
-// judgeHostPath lists the volumes of tarn.dev/host-path and the folders of its root.
+// judgeHostPath lists the volumes of tarn.dev/host-path and the directories of its root.
 func (v *auditView) judgeHostPath() {
 	if v.hostPath == nil {
 		return
@@ -84,7 +85,7 @@ func (v *auditView) judgeHostPath() {
 	}
 }
 
-// isFolder says whether a volume, which may be nil, is one of tarn.dev/host-path.
+// isFolder says whether a volume, which may be nil, belongs to tarn.dev/host-path.
 func isFolder(vol *corev1.PersistentVolume) bool {
 	return vol != nil && vol.Annotations[volume.AnnProvisionedBy] == hostpath.Provisioner
 }

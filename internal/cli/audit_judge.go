@@ -15,16 +15,16 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// annProvisionedBy is Kubernetes' own: who has made a PersistentVolume.
+// annProvisionedBy is Kubernetes' own annotation: it names the provisioner of a PersistentVolume.
 const annProvisionedBy = "pv.kubernetes.io/provisioned-by"
 
-// auditView is one look at a cluster and a node.
+// auditView is what was read of a cluster and a node at one time.
 type auditView struct {
 	provisioners map[string]bool
 	nodes        map[string]bool
 	records      map[types.UID]*tarnv1.PavVolume
 	stages       map[types.UID]*tarnv1.PavStage
-	pods         map[types.UID]*corev1.Pod // those Tarn has made
+	pods         map[types.UID]*corev1.Pod // those that Tarn has created
 	volumes      map[string]*corev1.PersistentVolume
 	recordNames  map[string]bool
 	folders      []nodeFolder
@@ -33,7 +33,8 @@ type auditView struct {
 	items        []auditItem
 }
 
-// gather reads the node first: what it has must have been in the API before.
+// gather reads the node before the API. So the owner of whatever the node has must have been in the
+// API already.
 func (a *audit) gather(ctx context.Context) (*auditView, error) {
 	v := &auditView{
 		provisioners: map[string]bool{}, nodes: map[string]bool{}, recordNames: map[string]bool{},
@@ -85,12 +86,12 @@ func (v *auditView) take(o client.Object) {
 	}
 }
 
-// kindOrder is the order in which the parts of a volume come to be.
+// kindOrder is the order in which the parts of a volume are created.
 var kindOrder = []string{"PavVolume", "PersistentVolume", "PavStage", "Pod", "Folder", "Mount"}
 
-// judge lists what there is of one provisioner, of all where it is empty, by volume,
-// and says whether something is orphaned. An orphan that has nothing left that tells whose
-// it is may be anybody's, so it is among what there is of each.
+// judge lists the items of one provisioner by volume, or of all provisioners if the name is empty.
+// It also says whether an item is orphaned. An orphan without any sign of its provisioner may
+// belong to any of them, so it is listed for each.
 func (v *auditView) judge(provisioner string) (items []auditItem, orphaned bool) {
 	v.items = nil
 	for _, r := range v.records {
@@ -178,7 +179,7 @@ func (v *auditView) judgePod(pod *corev1.Pod) {
 	case pod.DeletionTimestamp != nil:
 		item.State += ", ending"
 	case v.records[record] != nil, v.stages[stage] != nil:
-	case pod.Labels[tarnv1.LabelPoolUID] != "": // a filler's, which its set answers for
+	case pod.Labels[tarnv1.LabelPoolUID] != "": // a filler pod, which its set accounts for
 	case v.isVolume(types.UID(pod.Labels[tarnv1.LabelScrub])): // it scrubs that
 	default:
 		item.Orphaned = fmt.Sprintf("the PavVolume, PavStage or PersistentVolume it was made for is gone; kubectl delete pod -n %s %s", pod.Namespace, pod.Name)
@@ -221,7 +222,7 @@ func (v *auditView) judgeFolder(f nodeFolder) {
 	v.items = append(v.items, item)
 }
 
-// madeFor names the pod of a folder.
+// madeFor names the pod that a directory was made for.
 func (f nodeFolder) madeFor() string {
 	if f.pod == "" {
 		return "the pod it was made for"
@@ -229,7 +230,8 @@ func (f nodeFolder) madeFor() string {
 	return fmt.Sprintf("the pod it was made for, %s (uid %s),", f.pod, f.id)
 }
 
-// ofStage fills in what an item has of its stage, or says that the stage is gone.
+// ofStage copies volume, provisioner and node from the item's stage. If the stage is gone, the item
+// is orphaned, with gone as the reason.
 func (v *auditView) ofStage(item *auditItem, uid types.UID, gone string) {
 	g := v.stages[uid]
 	if g == nil {
@@ -248,9 +250,9 @@ func (v *auditView) isStaged(provisioner string) bool {
 	return false
 }
 
-// judgeMount knows a mount by what is mounted, by where, or by a stage that has
-// recorded the target; a mount of a volume of ours that no stage has recorded is
-// orphaned, whatever is mounted.
+// judgeMount finds the owner of a mount by its source, by its path, or by a stage that has recorded
+// its target. A mount of one of Tarn's volumes that no stage has recorded is orphaned, whatever its
+// source is.
 func (v *auditView) judgeMount(m nodeMount) {
 	item := auditItem{Kind: "Mount", Name: m.point, Node: "this machine"}
 	const gone = "the PavStage it was made for is gone; unmount it"
@@ -275,7 +277,7 @@ func (v *auditView) judgeMount(m nodeMount) {
 	v.items = append(v.items, item)
 }
 
-// target is the stage that has recorded a target.
+// target returns the stage that has recorded a target, empty if none has.
 func (v *auditView) target(point string) types.UID {
 	for uid, g := range v.stages {
 		if slices.Contains(g.Status.Node.Targets, point) {

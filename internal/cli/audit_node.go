@@ -12,42 +12,42 @@ import (
 	mount "k8s.io/mount-utils"
 )
 
-// nodeSide is the node agent's folder on this machine and the mount table of the
-// kubelet. It is only read.
+// nodeSide is the node agent's directory on this machine and the kubelet's mount table. The audit
+// only reads them.
 type nodeSide struct {
-	// dir is the folder as seen from here, inside as the kubelet sees it.
+	// dir is the directory as this process sees it, inside as the kubelet sees it.
 	dir, inside string
 	mountinfo   string
 }
 
-// A folder of the node agent belongs to a stage, to a pod that runs to its end, or
-// to a driver; the names are those of the folders in its own.
+// A directory of the node agent belongs to a stage, to a pod that runs to its end, or to a driver.
+// Each constant is the name of the parent directory for that kind of owner.
 const (
 	ofStage  = "stages"
 	ofPod    = "results"
 	ofDriver = "drivers"
 )
 
-// nodeFolder is one folder of the node agent.
+// nodeFolder is one directory of the node agent.
 type nodeFolder struct {
 	path string
-	// of is what it belongs to, id the uid of the stage or pod or the driver's name.
+	// of is the kind of its owner. id is the uid of the stage or pod, or the driver's name.
 	of, id string
-	// pod is namespace and name of the pod.
+	// pod is the namespace and name of the pod.
 	pod string
 }
 
-// nodeMount is one mount of the kubelet's that may be ours.
+// nodeMount is one of the kubelet's mounts that may be Tarn's.
 type nodeMount struct {
 	point string
-	// stage and pod are the uids it can be told by, volume the PersistentVolume in
-	// the kubelet's target path; each may be empty.
+	// stage and pod are the uids of its possible owners. volume is the PersistentVolume named in
+	// the kubelet's target path. Each may be empty.
 	stage, pod, volume string
-	// ours says that it lies in the node agent's folder.
+	// ours says that the mount lies in the node agent's directory.
 	ours bool
 }
 
-// inProcess parts the path of a folder in a process' view of the file system.
+// inProcess splits the path of a directory that is seen through another process, /proc/PID/root/...
 var inProcess = regexp.MustCompile(`^(/proc/\d+)/root(/.*)$`)
 
 func newNodeSide(dir, mountinfo string) (*nodeSide, error) {
@@ -66,14 +66,14 @@ func newNodeSide(dir, mountinfo string) (*nodeSide, error) {
 	return n, nil
 }
 
-// read gives the folders and mounts there are.
+// read returns the node agent's directories and the mounts that may be Tarn's.
 func (n *nodeSide) read() ([]nodeFolder, []nodeMount, error) {
 	entries, err := os.ReadDir(n.dir)
 	if err != nil {
 		return nil, nil, err
 	}
 	var folders []nodeFolder
-	podOf := map[string]string{} // folder in results -> uid
+	podOf := map[string]string{} // directory in results -> uid
 	for _, e := range entries {
 		of := e.Name()
 		if of != ofStage && of != ofPod && of != ofDriver {
@@ -100,7 +100,8 @@ func (n *nodeSide) read() ([]nodeFolder, []nodeMount, error) {
 	return folders, mounts, err
 }
 
-// ownerOf reads whose a folder is. What cannot be read belongs to nobody.
+// ownerOf finds the owner of a directory, by its name or by the record in it. Both results are
+// empty where the record cannot be read.
 func (n *nodeSide) ownerOf(of, name string) (id, pod string) {
 	folder := filepath.Join(n.dir, of, name)
 	switch of {
@@ -116,7 +117,7 @@ func (n *nodeSide) ownerOf(of, name string) (id, pod string) {
 		}
 		return record.UID, record.Namespace + "/" + record.Pod
 	case ofDriver:
-		// A name too long for a socket's path stands in a file.
+		// A name too long for a socket's path is stored in a file.
 		if data, err := os.ReadFile(filepath.Join(folder, "name")); err == nil {
 			return strings.TrimSpace(string(data)), ""
 		}
@@ -124,8 +125,8 @@ func (n *nodeSide) ownerOf(of, name string) (id, pod string) {
 	return name, ""
 }
 
-// targets are the paths at which the kubelet wants volumes of CSI drivers, files or
-// block; what is found is the PersistentVolume's name.
+// targets matches the paths at which the kubelet wants the volumes of CSI drivers, as file systems
+// or block devices. The match holds the name of the PersistentVolume.
 var targets = regexp.MustCompile(`/volumes/kubernetes\.io~csi/([^/]+)/mount$|/volumeDevices/publish/([^/]+)/[^/]+$`)
 
 func (n *nodeSide) mounts(podOf map[string]string) ([]nodeMount, error) {
@@ -133,7 +134,7 @@ func (n *nodeSide) mounts(podOf map[string]string) ([]nodeMount, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the mount table: %w; see --mountinfo", err)
 	}
-	// The root of a bind mount is a path in its file system, which ends like ours.
+	// The root of a bind mount is a path in its file system. That path ends like the node agent's.
 	name := regexp.QuoteMeta(filepath.Base(n.inside))
 	source := regexp.MustCompile(`/` + name + `/(stages|results)/([^/]+)(/|$)`)
 	var found []nodeMount

@@ -1,5 +1,5 @@
-// Package cli is the command line: one file a subcommand. It talks to the API
-// server and to Tarn's own words; it knows no controller and no node agent.
+// Package cli is the command line, with one file for each subcommand. It talks to the API server
+// and to Tarn's domain packages; it knows no controller and no node agent.
 package cli
 
 import (
@@ -11,13 +11,13 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Namespace is where Tarn itself lives.
+// Namespace is the namespace that Tarn itself runs in.
 const Namespace = tarnv1.SystemNamespace
 
 // Version is the version of this build, set at link time.
 var Version = "v0.0.0-dev"
 
-// Groups of commands, as --help has them.
+// Groups of commands, as shown by --help.
 const (
 	groupLook   = "look"
 	groupApps   = "apps"
@@ -26,7 +26,8 @@ const (
 	groupRun    = "run"
 )
 
-// NewRoot is the command `tarn` with every subcommand. Those that need wiring are given.
+// NewRoot returns the command `tarn` with every subcommand. The caller passes those subcommands
+// that need wiring.
 func NewRoot(wired ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "tarn",

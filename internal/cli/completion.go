@@ -16,7 +16,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// completionTime is how long a shell may wait for names of the cluster.
+// completionTime is how long a shell may wait for names from the cluster.
 const completionTime = 3 * time.Second
 
 // Kinds whose names are completed.
@@ -30,8 +30,8 @@ var (
 	provisionerKind = pavv1.GroupVersion.WithKind("PavProvisioner")
 )
 
-// names gives the names of a kind, in a namespace or, for none, in all. Whatever goes
-// wrong, there is nothing to propose: a shell is no place for errors.
+// names returns the names of a kind in a namespace, or in all namespaces if namespace is empty. On
+// an error it proposes nothing: a shell completion is no place for errors.
 func (c connection) names(ctx context.Context, kind schema.GroupVersionKind, namespace string) []string {
 	live, err := c.client()
 	if err != nil {
@@ -51,7 +51,7 @@ func (c connection) names(ctx context.Context, kind schema.GroupVersionKind, nam
 	return found
 }
 
-// completing makes a completion of a function that gives names.
+// completing turns a function that returns names into a completion function.
 func completing(names func(cmd *cobra.Command, args []string, word string) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		found := slices.DeleteFunc(names(cmd, args, word), func(name string) bool { return !strings.HasPrefix(name, word) })
@@ -59,14 +59,14 @@ func completing(names func(cmd *cobra.Command, args []string, word string) []str
 	}
 }
 
-// completeFlag gives a flag of a command the names of a kind.
+// completeFlag completes a flag of a command with the names of a kind.
 func completeFlag(cmd *cobra.Command, flag string, to *connection, kind schema.GroupVersionKind) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, completing(func(cmd *cobra.Command, _ []string, _ string) []string {
 		return to.names(cmd.Context(), kind, "")
 	}))
 }
 
-// completeContexts gives --context the contexts of the kubeconfig.
+// completeContexts completes --context with the contexts of the kubeconfig.
 func completeContexts(cmd *cobra.Command, to *connection) {
 	_ = cmd.RegisterFlagCompletionFunc("context", completing(func(*cobra.Command, []string, string) []string {
 		raw, err := to.loader().RawConfig()
@@ -82,11 +82,11 @@ func completeContexts(cmd *cobra.Command, to *connection) {
 	}))
 }
 
-// explainedKinds are what explain is asked for, and the kinds of their names.
+// explainedKinds maps each kind that explain accepts to the kind whose names complete it.
 var explainedKinds = map[string]schema.GroupVersionKind{"claim": claimKind, "volume": volumeKind, "pod": podKind, "pvset": poolKind, "app": appKind}
 
-// completeExplained proposes first a kind, then its names, with a namespace before them
-// where none is given by flag.
+// completeExplained proposes a kind, then the names of that kind. A name has its namespace in front
+// where no flag gives one.
 func completeExplained(to *connection, namespace *string) cobra.CompletionFunc {
 	return completing(func(cmd *cobra.Command, args []string, word string) []string {
 		if len(args) == 0 {
@@ -112,7 +112,7 @@ func completeExplained(to *connection, namespace *string) cobra.CompletionFunc {
 	})
 }
 
-// completeTrash proposes what a function makes of each volume that can be brought back.
+// completeTrash proposes, for each volume that can be restored, the text that a function returns.
 func completeTrash(to *connection, name func(trashItem) string) cobra.CompletionFunc {
 	return completing(func(cmd *cobra.Command, args []string, _ string) []string {
 		live, err := to.client()
@@ -135,8 +135,7 @@ func completeTrash(to *connection, name func(trashItem) string) cobra.Completion
 	})
 }
 
-// completeApps proposes the app that the first argument is to name, then what is given for
-// the second.
+// completeApps proposes apps for the first argument. second proposes the values of the second one.
 func (f *appFlags) completeApps(second func(cmd *cobra.Command, app string) []string) cobra.CompletionFunc {
 	return completing(func(cmd *cobra.Command, args []string, _ string) []string {
 		calls, namespace, err := f.connect()

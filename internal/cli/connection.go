@@ -12,15 +12,14 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// connection is the cluster that a command works on, named as for kubectl.
+// connection names the cluster that a command works on, as kubectl does.
 type connection struct {
 	// kubeconfig is a file, or empty for $KUBECONFIG or ~/.kube/config; context is one
 	// of its contexts, or empty for the current one.
 	kubeconfig, context string
 }
 
-// register adds the flags of a connection to those of a command, its own or persistent
-// ones.
+// register adds the flags of a connection to the command's own or persistent flags.
 func (c *connection) register(cmd *cobra.Command, flags *pflag.FlagSet) {
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig file; the default is $KUBECONFIG or ~/.kube/config")
 	flags.StringVar(&c.context, "context", "", "context of the kubeconfig; the default is the current one")
@@ -33,7 +32,7 @@ func (c connection) loader() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context})
 }
 
-// config is how to reach the API server, with no rate limit of its own.
+// config returns how to reach the API server, without a client-side rate limit.
 func (c connection) config() (*rest.Config, error) {
 	config, err := c.loader().ClientConfig()
 	if err != nil {
@@ -44,7 +43,7 @@ func (c connection) config() (*rest.Config, error) {
 	return config, nil
 }
 
-// client is a live client of the cluster.
+// client returns a client that reads from the cluster without a cache.
 func (c connection) client() (client.WithWatch, error) {
 	config, err := c.config()
 	if err != nil {
@@ -57,7 +56,7 @@ func (c connection) client() (client.WithWatch, error) {
 	return live, nil
 }
 
-// namespace is the one that kubectl would take.
+// namespace returns the namespace that kubectl would use.
 func (c connection) namespace() (string, error) {
 	namespace, _, err := c.loader().Namespace()
 	if err != nil {
@@ -66,8 +65,8 @@ func (c connection) namespace() (string, error) {
 	return namespace, nil
 }
 
-// ownNamespace is the namespace that the kubeconfig's context names, empty where it names
-// none or there is no kubeconfig.
+// ownNamespace returns the namespace that the kubeconfig's context names. It is empty where the
+// context names none or the kubeconfig does not exist.
 func (c connection) ownNamespace() string {
 	raw, err := c.loader().RawConfig()
 	if err != nil {

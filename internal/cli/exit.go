@@ -11,7 +11,7 @@ import (
 	"tarn.dev/tarn/internal/cli/terminal"
 )
 
-// The statuses that a command ends with, as --help of the root has them.
+// Exit statuses, as listed in --help of the root command.
 const (
 	exitFailed  = 1
 	exitUsage   = 2
@@ -24,27 +24,27 @@ const exitHelp = `Exit status:
   2  the command line is wrong; nothing was changed
   3  still in progress at the end of --timeout`
 
-// exitError ends the process with a status after everything there is to say was printed.
+// exitError ends the process with a status. The command has already printed its message.
 type exitError struct{ code int }
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", e.code) }
 
-// timeoutError is that what was asked for is not there in time; it may still come.
+// timeoutError says that a result did not arrive in time; it may still arrive later.
 type timeoutError struct{ error }
 
 func (e timeoutError) Unwrap() error { return e.error }
 
-// usageError is a command line that is wrong.
+// usageError says that a command line is wrong.
 type usageError struct {
 	error
-	// command is what can be asked for help.
+	// command is the command whose help to propose.
 	command string
 }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// ExitStatus says on stderr what an error of a command is, unless the command has said
-// all it had to say, and gives the status to exit with. No error is 0.
+// ExitStatus prints an error of a command on stderr, unless the command has printed it already. It
+// returns the exit status, which is 0 for no error.
 func ExitStatus(err error, stderr io.Writer) int {
 	var told exitError
 	var usage usageError
@@ -65,13 +65,13 @@ func ExitStatus(err error, stderr io.Writer) int {
 	return exitFailed
 }
 
-// misuse is the error of a command line that is wrong in a way only the command knows.
+// misuse returns an error for a wrong command line that only the command itself can detect.
 func misuse(cmd *cobra.Command, format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...), cmd.CommandPath()}
 }
 
-// tellUsage makes errors of the command line known as such, in a command and all below
-// it. A command that only has others below it prints its help.
+// tellUsage marks errors of the command line as such, in a command and all below it. A command that
+// only has subcommands prints its help.
 func tellUsage(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{err, cmd.CommandPath()} })
 	check := cmd.Args
@@ -79,7 +79,8 @@ func tellUsage(cmd *cobra.Command) {
 		check = cobra.ArbitraryArgs
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		// Cobra would look at the flags itself, but later, and call it a failure.
+		// Cobra would check the flags only later, and would report a failure instead of a usage
+		// error.
 		if err := errors.Join(check(cmd, args), cmd.ValidateRequiredFlags()); err != nil {
 			return usageError{err, cmd.CommandPath()}
 		}

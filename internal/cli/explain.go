@@ -16,10 +16,10 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// explainTime bounds an answer; each log has a shorter limit of its own.
+// explainTime bounds a whole answer; the read of each log has a shorter limit of its own.
 const explainTime = 30 * time.Second
 
-// explainKinds are the kinds as people write them.
+// explainKinds maps the words that a user may write to kinds.
 var explainKinds = map[string]explain.Kind{
 	"claim": explain.Claim, "claims": explain.Claim, "pvc": explain.Claim, "persistentvolumeclaim": explain.Claim, "persistentvolumeclaims": explain.Claim,
 	"volume": explain.Volume, "volumes": explain.Volume, "pv": explain.Volume, "persistentvolume": explain.Volume, "persistentvolumes": explain.Volume,
@@ -67,8 +67,8 @@ func newExplainCommand() *cobra.Command {
 	return cmd
 }
 
-// explained is the object that the arguments name. fallback gives the namespace where
-// none is named.
+// explained returns the object that the arguments name. fallback returns the namespace where the
+// arguments name none.
 func explained(kind, name, namespace string, fallback func() (string, error)) (explain.Object, error) {
 	o := explain.Object{Kind: explainKinds[strings.ToLower(kind)], Name: name}
 	if o.Kind == "" {

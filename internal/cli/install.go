@@ -88,8 +88,8 @@ func newInstallCommand() *cobra.Command {
 	return cmd
 }
 
-// withoutFinalizersPolicy parts the policy, and its binding, by which claims and volumes are
-// born with their finalizers from the other objects.
+// withoutFinalizersPolicy separates one policy and its binding from the other objects. That policy
+// makes new claims and volumes start with their finalizers.
 func withoutFinalizersPolicy(objects []*unstructured.Unstructured) (others, policy []*unstructured.Unstructured) {
 	for _, o := range objects {
 		if o.GetName() == deploy.FinalizersPolicy {

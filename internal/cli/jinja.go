@@ -24,10 +24,10 @@ func newJinjaCommand() *cobra.Command {
 	return cmd
 }
 
-// pvcsUsage is what --pvcs says of itself.
+// pvcsUsage is the help text of --pvcs.
 const pvcsUsage = "file with the claims and volumes for get_pvc and get_pv: one JSON object, with key namespace/name for claims and name for volumes"
 
-// jinjaEval is one evaluation asked for on the command line.
+// jinjaEval is one evaluation requested on the command line.
 type jinjaEval struct {
 	contextFile, objectsFile string
 }
@@ -93,8 +93,8 @@ type jinjaFailure struct {
 	Column  int    `json:"column"`
 }
 
-// objectGetter is get_pvc or get_pv over the objects of a file. names is how many of its
-// arguments name the object; a default may follow.
+// objectGetter returns get_pvc or get_pv for the objects of a file. The first names arguments name
+// the object; a default value may follow them.
 func objectGetter(kind string, names int, objects map[string]any) jinja.Func {
 	return func(_ context.Context, args []any) (any, error) {
 		key := args[0].(string)
@@ -112,7 +112,7 @@ func objectGetter(kind string, names int, objects map[string]any) jinja.Func {
 	}
 }
 
-// readJSONObject reads one JSON object from a file; no file name means nothing to read.
+// readJSONObject reads one JSON object from a file. Without a file name it reads nothing.
 func readJSONObject(file, flag string, into *map[string]any) error {
 	if file == "" {
 		return nil

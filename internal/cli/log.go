@@ -8,15 +8,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// lateHandler passes records on to another handler, and adds what a logger carries when one
-// is written, not when the logger is made: each look of a controller makes three loggers, and
-// few of them write anything. An Event that ended with its namespace is no error.
+// lateHandler passes records on to another handler. It adds a logger's attributes only when a
+// record is written: each reconcile makes three loggers, and few of them write anything. It drops
+// the error about an Event that was lost with its namespace.
 type lateHandler struct {
 	slog.Handler
 	last *addition
 }
 
-// addition is what was added to a logger last: attributes, or the name of a group.
+// addition is the last thing added to a logger: attributes, or the name of a group.
 type addition struct {
 	before *addition
 	attrs  []slog.Attr
@@ -49,7 +49,7 @@ func (h lateHandler) WithGroup(name string) slog.Handler {
 	return lateHandler{h.Handler, &addition{before: h.last, group: name}}
 }
 
-// to gives the handler with all that was added, the first first.
+// to returns the handler with all additions applied, the oldest first.
 func (a *addition) to(handler slog.Handler) slog.Handler {
 	switch {
 	case a == nil:
@@ -63,13 +63,13 @@ func (a *addition) to(handler slog.Handler) slog.Handler {
 const (
 	// everyStep is the level of --v=1.
 	everyStep = slog.Level(-1)
-	// eventsLogger is the name of the logger that a manager gives to what sends its Events.
+	// eventsLogger is the name of the logger of a manager's event sender.
 	eventsLogger = "events"
 )
 
-// lostWithNamespace says whether a record tells of an Event that the API server rejected because
-// its namespace is being deleted, or is gone. What controllers say of the objects in a namespace
-// that is being deleted often comes too late, and nobody can read it there.
+// lostWithNamespace says whether a record reports an Event that the API server rejected because its
+// namespace is being deleted or is gone. Controllers often report too late on objects in such a
+// namespace, and a user could not read the Event there anyway.
 func lostWithNamespace(record slog.Record) bool {
 	events, lost := false, false
 	record.Attrs(func(a slog.Attr) bool {

@@ -6,7 +6,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// objectsOf gives the objects of a list of any kind.
+// objectsOf returns the objects of a list of any kind.
 func objectsOf(list client.ObjectList) []client.Object {
 	var found []client.Object
 	_ = meta.EachListItem(list, func(item runtime.Object) error {

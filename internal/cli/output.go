@@ -13,8 +13,7 @@ import (
 	"tarn.dev/tarn/internal/cli/terminal"
 )
 
-// output is --output of a command that prints objects, a flag that takes only what
-// can be printed.
+// output is the value of --output. The flag accepts only the formats that a command can print.
 type output string
 
 // The values of --output.
@@ -33,13 +32,13 @@ func (o *output) register(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// String is the value, for the flag.
+// String returns the value, for the flag.
 func (o *output) String() string { return string(*o) }
 
-// Type is what --help calls the value.
+// Type returns the name of the value in --help.
 func (o *output) Type() string { return "format" }
 
-// Set takes the value of the flag.
+// Set takes the value of the flag, or rejects it.
 func (o *output) Set(text string) error {
 	if !slices.Contains(outputs, text) {
 		return fmt.Errorf("give one of %s", strings.Join(outputs, ", "))
@@ -48,8 +47,8 @@ func (o *output) Set(text string) error {
 	return nil
 }
 
-// print writes a value as it was asked for; as a table it is what table writes, without
-// what a terminal would act on. The fields of JSON and YAML are the same.
+// print writes a value in the format that was asked for. JSON and YAML have the same fields. table
+// writes the table; its output is stripped of terminal control characters.
 func (o output) print(w io.Writer, value any, table func(io.Writer) error) error {
 	switch o {
 	case outputJSON:
@@ -65,7 +64,7 @@ func (o output) print(w io.Writer, value any, table func(io.Writer) error) error
 	return table(terminal.Clean(w))
 }
 
-// printIndented writes a value as JSON for people and programs alike.
+// printIndented writes a value as indented JSON.
 func printIndented(w io.Writer, value any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)

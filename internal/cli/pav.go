@@ -25,7 +25,7 @@ func newPavCommand() *cobra.Command {
 
 const stepNamespacesFlag = "step-namespaces"
 
-// stepNamespaces are those of the flag.
+// stepNamespaces reads the flag for the namespaces of step pods.
 func stepNamespaces(cmd *cobra.Command) (steppod.Namespaces, error) {
 	if cmd.Flag(stepNamespacesFlag) == nil {
 		return steppod.DefaultNamespaces, nil
@@ -34,10 +34,10 @@ func stepNamespaces(cmd *cobra.Command) (steppod.Namespaces, error) {
 	return list, cmp.Or(err, steppod.Namespaces(list).Check())
 }
 
-// standardInput is the name of a file that stands for it.
+// standardInput is the file name that stands for standard input.
 const standardInput = "-"
 
-// readInput reads a file, or standard input, and gives the name to show for it.
+// readInput reads a file or standard input, and returns the name to show for it.
 func readInput(cmd *cobra.Command, file string) (name string, text []byte, err error) {
 	if file == standardInput {
 		text, err = io.ReadAll(cmd.InOrStdin())
@@ -47,8 +47,8 @@ func readInput(cmd *cobra.Command, file string) (name string, text []byte, err e
 	return file, text, err
 }
 
-// readProvisioner reads the one PavProvisioner of a file, or the one of that name. A
-// file in which lint finds errors gives these, and no provisioner; its warnings are told.
+// readProvisioner reads the one PavProvisioner of a file, or the one with that name. If lint finds
+// errors in it, they are returned in place of a provisioner. Warnings are printed.
 func readProvisioner(cmd *cobra.Command, file, name string) (*pavv1.PavProvisioner, *manifest, error) {
 	shown, text, err := readInput(cmd, file)
 	if err != nil {

@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// level says how bad a finding is.
+// level says how serious a finding is.
 type level string
 
 // The levels.
 const (
-	// levelError: the provisioner is refused, or cannot work.
+	// levelError: the provisioner is rejected, or cannot work.
 	levelError level = "error"
-	// levelWarning: it is accepted and is probably not what was meant.
+	// levelWarning: the provisioner is accepted, but is probably not what its author intended.
 	levelWarning level = "warning"
-	// levelNote: nothing is wrong; something to know.
+	// levelNote: nothing is wrong; the author should know it all the same.
 	levelNote level = "note"
 )
 
-// finding is one thing to say about a manifest.
+// finding is one error, warning or note about a manifest.
 type finding struct {
 	Level level  `json:"level"`
 	File  string `json:"file"`
@@ -33,18 +33,18 @@ type finding struct {
 	// Line and Column are those of the file, from 1; Column 0 means the whole line.
 	Line   int `json:"line"`
 	Column int `json:"column,omitempty"`
-	// TemplateLine and TemplateColumn are those within the field's template, where
-	// the finding is about a place in one.
+	// TemplateLine and TemplateColumn are positions within the field's template. They are set where
+	// the finding is about a place in a template.
 	TemplateLine   int    `json:"templateLine,omitempty"`
 	TemplateColumn int    `json:"templateColumn,omitempty"`
 	Message        string `json:"message"`
-	// snippet is the line of the template with a caret below.
+	// snippet is the line of the template, with a caret below the place.
 	snippet string
 }
 
 type findings []finding
 
-// only gives the findings of a level.
+// only returns the findings of one level.
 func (list findings) only(l level) findings {
 	var kept findings
 	for _, f := range list {
@@ -55,8 +55,8 @@ func (list findings) only(l level) findings {
 	return kept
 }
 
-// sorted orders findings as they stand in the files, and drops repetitions: an
-// anchor used twice is one place.
+// sorted returns the findings in the order of the files, without repetitions. An anchor that is
+// used twice is one place, so it is reported once.
 func (list findings) sorted() findings {
 	order := map[string]int{}
 	for _, f := range list {
@@ -71,7 +71,7 @@ func (list findings) sorted() findings {
 	return slices.CompactFunc(list, func(a, b finding) bool { return a == b })
 }
 
-// print writes the findings for people: file:line:column, as compilers do.
+// print writes the findings as file:line:column, as compilers do.
 func (list findings) print(w io.Writer) {
 	for _, f := range list {
 		fmt.Fprintln(w, f)

@@ -9,14 +9,14 @@ import (
 	"tarn.dev/tarn/jinja"
 )
 
-// theirs are the values that others than the author of a provisioner write: users of claims,
-// and whoever may label a node.
+// theirs are the values that the author of a provisioner does not write. They come from users of
+// claims, and from users who may label a node.
 func theirs(filters ...string) jinja.Taint {
 	return jinja.Taint{
 		Sources: []string{"pvc", "get_pvc", "node"},
-		Trusted: []string{"get_pv"}, // a volume is written by binders and administrators
+		Trusted: []string{"get_pv"}, // only binders and administrators write volumes
 		Filters: append(filters, "int", "float", "length", "count", "tobytes"),
-		Harmless: func(path string) bool { // the API server lets none of these break out of a word
+		Harmless: func(path string) bool { // the API server rejects characters that could end a quoted word
 			return slices.Contains([]string{
 				"metadata.name", "metadata.namespace", "metadata.uid", "metadata.creationTimestamp", "metadata.resourceVersion",
 				"spec.volumeName", "spec.volumeMode", "spec.storageClassName", "status.phase",
@@ -27,8 +27,8 @@ func theirs(filters ...string) jinja.Taint {
 
 var shells = []string{"sh", "bash", "ash", "dash", "ksh", "zsh", "busybox"}
 
-// checkShells finds what users of claims have written in the text of a shell, where it runs as
-// root without the filter tobash.
+// checkShells reports values from users of claims or nodes in the text of a shell, where they do
+// not pass through the filter tobash. The shell would run them.
 func (l *linter) checkShells(at string, spec fields) {
 	for _, c := range containers(at, spec) {
 		command, _ := c.fields["command"].([]any)
@@ -46,8 +46,8 @@ func (l *linter) checkShells(at string, spec fields) {
 	}
 }
 
-// checkYAML finds such values in templates whose text is read as YAML, where they could add
-// fields of their own.
+// checkYAML reports values from users of claims or nodes in templates whose text is parsed as YAML,
+// where they do not pass through tojson. They could add fields of their own.
 func (l *linter) checkYAML(s steppod.Section) {
 	walkStrings(s.Field, s.Object, func(path, text string) {
 		if template, err := jinja.Parse(text); err == nil && strings.Contains(text, "yaml") && template.SetsYAML() {

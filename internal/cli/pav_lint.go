@@ -20,11 +20,12 @@ type pavLint struct {
 	connection connection
 	strict     bool
 	server     string
-	// These are what the templates are evaluated for.
+	// The objects in these files are the sample that the templates are evaluated for.
 	claimFile, classFile, nodeFile string
 }
 
-// What --server may say of the API server: it checks too if there is one, it has to, it does not.
+// Values of --server. They say whether the API server checks too: if one can be reached, always, or
+// never.
 const (
 	serverAuto   = "auto"
 	serverAlways = "always"
@@ -155,8 +156,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// checkProvisioner gives a provisioner as far as it can be read, and all there is to
-// say about it.
+// checkProvisioner returns the provisioner as far as it can be read, and all findings about it.
 func checkProvisioner(m *manifest, n steppod.Namespaces) (*pavv1.PavProvisioner, findings) {
 	l := &linter{manifest: m, namespaces: n}
 	for _, f := range m.twice {
@@ -186,7 +186,7 @@ func (l *linter) say(level level, path, format string, args ...any) {
 	l.found = append(l.found, l.findingAt(level, path, nil, fmt.Sprintf(format, args...)))
 }
 
-// problem takes over what steppod says, which is what the condition Accepted shows.
+// problem adds a problem that steppod reports. The condition Accepted shows the same one.
 func (l *linter) problem(p steppod.Problem) {
 	if p.Line == 0 {
 		l.say(levelError, p.Field, "%s", p.Message)
@@ -195,7 +195,7 @@ func (l *linter) problem(p steppod.Problem) {
 	l.sayInTemplate(levelError, p.Field, p.Line, p.Column, p.Message)
 }
 
-// sayInTemplate points at a place in the template at a path.
+// sayInTemplate adds a finding about a place in the template at a path.
 func (l *linter) sayInTemplate(level level, path string, line, column int, message string) {
 	f := l.findingAt(level, path, nil, message)
 	var exact bool
@@ -209,7 +209,7 @@ func (l *linter) sayInTemplate(level level, path string, line, column int, messa
 	l.found = append(l.found, f)
 }
 
-// snippet is a line of a template with a caret below a column, both indented.
+// snippet returns a line of a template with a caret below a column, both indented.
 func snippet(template string, line, column int) string {
 	lines := strings.Split(template, "\n")
 	if line < 1 || line > len(lines) {
@@ -220,7 +220,7 @@ func snippet(template string, line, column int) string {
 	return shown
 }
 
-// checkWhole looks at what one section alone does not show.
+// checkWhole checks what a single section does not show.
 func (l *linter) checkWhole(p *pavv1.PavProvisioner) {
 	if steppod.StagesApart(p) {
 		l.say(levelNote, "spec.volumeStaging", "a staging or unstaging template reads readOnly, so a node that has read-only pods and other pods of a volume stages it twice, "+

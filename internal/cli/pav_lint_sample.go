@@ -16,7 +16,7 @@ import (
 	"tarn.dev/tarn/jinja"
 )
 
-// sample is what lint evaluates templates for; nil is made up.
+// sample holds the objects that lint evaluates templates for. An object that is nil is made up.
 type sample struct {
 	claim *corev1.PersistentVolumeClaim
 	class *storagev1.StorageClass
@@ -47,7 +47,7 @@ func readSample(cmd *cobra.Command, claimFile, classFile, nodeFile string) (samp
 	return s, nil
 }
 
-// rendering is a section to be evaluated for the sample and a made-up volume.
+// rendering returns a section, ready to be evaluated for the sample and a made-up volume.
 func (s sample) rendering(p *pavv1.PavProvisioner, m *manifest, section steppod.Section) (*pavRender, error) {
 	r := &pavRender{
 		provisioner: p, manifest: m, method: firstMethod(section),
@@ -67,8 +67,8 @@ func (s sample) rendering(p *pavv1.PavProvisioner, m *manifest, section steppod.
 	return r, errors.Join(r.owners(), r.grow(section.Step))
 }
 
-// check evaluates each section for the sample and gives what is wrong with what it comes
-// to, as far as it is not among what is said already.
+// check evaluates each section for the sample. It returns what is wrong with the results, without
+// the findings already in said.
 func (s sample) check(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, n steppod.Namespaces, said findings) findings {
 	l := &linter{manifest: m}
 	if s.class != nil && s.class.Provisioner != p.Name {
@@ -91,7 +91,7 @@ func (s sample) check(ctx context.Context, p *pavv1.PavProvisioner, m *manifest,
 			whole.checkPod(steppod.Section{Step: section.Step, Field: section.Field, Object: evaluated})
 			l.found = append(l.found, whole.found...)
 			if len(whole.found.only(levelError)) > 0 {
-				continue // which says it better than the decoding of the section
+				continue // these findings say more than the error of decoding the section
 			}
 			_, err = r.prepare(ctx, steps, section.Step)
 		}
@@ -102,8 +102,8 @@ func (s sample) check(ctx context.Context, p *pavv1.PavProvisioner, m *manifest,
 	return slices.DeleteFunc(l.found, func(f finding) bool { return slices.Contains(said, f) })
 }
 
-// unrendered is why a section comes to nothing. That another object is not at hand is no
-// fault of its template.
+// unrendered says why a section could not be evaluated. A template is not at fault where it needs
+// another object that lint does not have.
 func (r *pavRender) unrendered(step tarnv1.Step, err error) finding {
 	f, ok := r.failure(step, err)
 	var e *jinja.Error

@@ -16,24 +16,24 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// manifest is one YAML document of a file: what kubectl reads in it, and where in
-// the file each field stands.
+// manifest is one YAML document of a file. It holds what kubectl reads in the document, and the
+// position of each field in the file.
 type manifest struct {
 	file   string
 	number int // of the document, from 1
 	line   int // of its first field, from 1
 	object map[string]any
 	json   []byte
-	// lines of the whole file.
+	// lines are the lines of the whole file.
 	lines []string
-	// values and keys are the nodes of the fields, by path; of what comes from an
-	// anchor, the nodes of the anchor.
+	// values and keys are the nodes of the fields, by path. A field that comes from an anchor has
+	// the nodes of the anchor.
 	values, keys map[string]*yaml.Node
 	// twice are the keys that a mapping has more than once.
 	twice []field
 }
 
-// field is a path and where it is.
+// field is a path and its node.
 type field struct {
 	path string
 	node *yaml.Node
@@ -56,8 +56,8 @@ func (m *manifest) isProvisioner() bool {
 	return m.kind() == "PavProvisioner" && strings.HasPrefix(m.text("apiVersion"), pavv1.Group+"/")
 }
 
-// readManifests reads the documents of a file that hold something. Those that are
-// not YAML, or no mappings, give findings instead.
+// readManifests reads the documents of a file that are not empty. A document that is not YAML, or
+// not a mapping, yields a finding instead.
 func readManifests(file string, text []byte) ([]*manifest, findings) {
 	lines := strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n")
 	var found []*manifest
@@ -75,10 +75,10 @@ func readManifests(file string, text []byte) ([]*manifest, findings) {
 	return found, wrong
 }
 
-// document is a range of lines, from 0, without its end.
+// document is a range of lines, counted from 0. It does not include end.
 type document struct{ first, end int }
 
-// splitDocuments parts a file where kubectl does.
+// splitDocuments splits a file into documents where kubectl does.
 func splitDocuments(lines []string) []document {
 	var found []document
 	first := 0
@@ -97,10 +97,10 @@ func splitDocuments(lines []string) []document {
 	return found
 }
 
-// yamlLine is where the library says that it stopped.
+// yamlLine finds the line number in an error of the YAML library.
 var yamlLine = regexp.MustCompile(`line (\d+): `)
 
-// read fills the manifest from its lines; nothing in them leaves object nil.
+// read fills the manifest from its lines. It leaves object nil if they hold nothing.
 func (m *manifest) read(lines []string) *finding {
 	fail := func(err error) *finding {
 		f := m.findingAt(levelError, "", nil, "is not YAML: "+strings.TrimPrefix(err.Error(), "yaml: "))
@@ -110,7 +110,7 @@ func (m *manifest) read(lines []string) *finding {
 		}
 		return &f
 	}
-	// Empty lines before it make the library's line numbers those of the file.
+	// Empty lines in front make the library count lines as the file does.
 	text := []byte(strings.Repeat("\n", m.line-1) + strings.Join(lines, "\n"))
 	data, err := kyaml.YAMLToJSON(text)
 	if err != nil {
@@ -138,7 +138,7 @@ func (m *manifest) read(lines []string) *finding {
 	return nil
 }
 
-// walk notes where each field below a path stands.
+// walk records where each field below a path stands.
 func (m *manifest) walk(path string, n *yaml.Node) {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -154,8 +154,8 @@ func (m *manifest) walk(path string, n *yaml.Node) {
 	}
 }
 
-// walkMapping goes through the keys of a mapping that are not in has, then through
-// those it merges, whose own keys count less.
+// walkMapping walks the keys of a mapping that are not in has. Then it walks the mappings that it
+// merges; the mapping's own keys override theirs.
 func (m *manifest) walkMapping(path string, n *yaml.Node, has map[string]bool) {
 	own := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -199,8 +199,8 @@ func (m *manifest) walkMerged(path string, n *yaml.Node, has map[string]bool) {
 
 func isMerge(key *yaml.Node) bool { return key.Tag == "!!merge" || key.Value == "<<" && key.Style == 0 }
 
-// inTemplate gives the line and column in the file of a place in the template that
-// is the value at a path; exact says that it is not just where the value begins.
+// inTemplate converts a position in a template to a line and column of the file. The template is
+// the value at path. exact is false if the result is only where the value begins.
 func (m *manifest) inTemplate(path string, line, column int) (int, int, bool) {
 	n := m.values[path]
 	if n == nil || n.Kind != yaml.ScalarNode {
@@ -225,8 +225,8 @@ func (m *manifest) inTemplate(path string, line, column int) (int, int, bool) {
 	return n.Line, n.Column + column - 1, true
 }
 
-// lastLine is the line of the file in which the text of a flow scalar ends: another
-// than its first where the text was folded.
+// lastLine returns the line of the file in which the text of a flow scalar ends. It differs from
+// the first one where the text was folded.
 func (m *manifest) lastLine(n *yaml.Node) int {
 	if n.Line < 1 || n.Line > len(m.lines) {
 		return n.Line
@@ -242,7 +242,7 @@ func (m *manifest) lastLine(n *yaml.Node) int {
 	return n.Line + 1
 }
 
-// indent is by how many characters the lines of a literal block are indented.
+// indent returns by how many characters the lines of a literal block are indented.
 func (m *manifest) indent(n *yaml.Node) int {
 	text := strings.Split(n.Value, "\n")
 	for i, line := range text {
@@ -254,7 +254,7 @@ func (m *manifest) indent(n *yaml.Node) int {
 	return 0
 }
 
-// findingAt makes a finding about the field at a path; node, when given, is where.
+// findingAt makes a finding about the field at a path. node, if given, has its position.
 func (m *manifest) findingAt(level level, path string, node *yaml.Node, message string) finding {
 	f := finding{Level: level, File: m.file, Document: m.number, Provisioner: m.name(), Field: path, Line: m.line, Message: message}
 	for at := path; node == nil && at != ""; at = parentField(at) {
@@ -273,7 +273,7 @@ func parentField(path string) string {
 	return path[:max(strings.LastIndexAny(path, ".["), 0)]
 }
 
-// toInts gives an object in which numbers are int64 or float64, as API objects have it.
+// toInts returns an object whose numbers are int64 or float64, as in API objects.
 func toInts(object map[string]any) map[string]any {
 	converted, _ := plainNumbers(object).(map[string]any)
 	return converted

@@ -15,16 +15,15 @@ import (
 	"tarn.dev/tarn/jinja"
 )
 
-// engineNames are what every template may read: the engine's functions, and the
-// variables it sets itself. lipsum is left out by the engine, which says so better.
+// engineNames are the names that every template may read: the engine's functions, and the variables
+// that it sets itself. lipsum is missing because the engine rejects it with a better message.
 var engineNames = []string{
 	"range", "dict", "namespace", "cycler", "joiner", "lipsum", "loop", "caller", "varargs", "kwargs", "self", "yaml",
 }
 
-// checkNames finds variables that a section's templates read and the section does
-// not have. One that a template asks for with "is defined" or gives a default is
-// meant to be missing at times; one that is there in one of the provisioner's modes
-// alone should be.
+// checkNames finds variables that a section's templates read but the section does not have. A
+// variable that a template tests with "is defined", or gives a default, may be missing. A variable
+// that exists in only one of the provisioner's modes must be tested like that.
 func (l *linter) checkNames(s steppod.Section, modes []pavv1.ProvisioningMode) {
 	known, only, err := variables(s.Step, modes)
 	if err != nil {
@@ -55,8 +54,8 @@ func (l *linter) checkNames(s steppod.Section, modes []pavv1.ProvisioningMode) {
 	})
 }
 
-// variables names what the templates of a step may read in any of the modes, and says of
-// those that are not there in all of them in which they are.
+// variables returns the names that a step's templates may read in any of the modes. only maps each
+// name that not all modes have to the mode that has it.
 func variables(step tarnv1.Step, modes []pavv1.ProvisioningMode) (known []string, only map[string]pavv1.ProvisioningMode, err error) {
 	if len(modes) == 0 {
 		modes = []pavv1.ProvisioningMode{pavv1.ModeDynamic}
@@ -77,7 +76,7 @@ func variables(step tarnv1.Step, modes []pavv1.ProvisioningMode) (known []string
 	return slices.Sorted(maps.Keys(in)), only, nil
 }
 
-// walkStrings calls do with each string value below a path, lists by index, maps by key.
+// walkStrings calls do with each string below a path: lists by index, mappings by key.
 func walkStrings(path string, value any, do func(path, text string)) {
 	switch value := value.(type) {
 	case string:
@@ -97,15 +96,15 @@ func isTemplate(text string) bool {
 	return strings.Contains(text, "{{") || strings.Contains(text, "{%") || strings.Contains(text, "{#")
 }
 
-// guarded says whether a template asks if a variable is there, or replaces it.
+// guarded says whether a template tests if a variable is defined, or gives it a default.
 func guarded(template, name string) bool {
 	return regexp.MustCompile(`\b` + regexp.QuoteMeta(name) + `\s*(is\s+(not\s+)?(un)?defined\b|\|\s*(default|d)\b)`).MatchString(template)
 }
 
-// templateCode finds what is between the delimiters of a template; raw text is none.
+// templateCode finds the code between the delimiters of a template. Raw text is not code.
 var templateCode = regexp.MustCompile(`(?s)\{%[-+]?\s*raw\s*[-+]?%\}.*?\{%[-+]?\s*endraw\s*[-+]?%\}|\{#.*?#\}|\{\{(.*?)\}\}|\{%(.*?)%\}`)
 
-// placeOf gives line and column, from 1, of the first use of a variable.
+// placeOf returns the line and column of the first use of a variable, both from 1.
 func placeOf(template, name string) (line, column int) {
 	use := regexp.MustCompile(`(?:^|[^.\w'"])(` + regexp.QuoteMeta(name) + `)\b`)
 	at := 0

@@ -21,7 +21,7 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// Made-up identities of objects that exist in no cluster.
+// Identities of made-up objects, which exist in no cluster.
 const (
 	sampleClaimUID  = types.UID("00000000-0000-4000-8000-000000000001")
 	sampleRecordUID = types.UID("00000000-0000-4000-8000-000000000002")
@@ -29,7 +29,7 @@ const (
 	sampleStageUID  = types.UID("00000000-0000-4000-8000-000000000004")
 )
 
-// sampleClaim asks for as little as a claim can.
+// sampleClaim returns a claim that asks for as little as a claim can.
 func sampleClaim() *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "example", Namespace: metav1.NamespaceDefault},
@@ -42,12 +42,12 @@ func sampleClaim() *corev1.PersistentVolumeClaim {
 	}
 }
 
-// sampleClass has no parameters.
+// sampleClass returns a class without parameters.
 func sampleClass(provisioner string) *storagev1.StorageClass {
 	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: provisioner}, Provisioner: provisioner}
 }
 
-// sampleVolume is what becomes of a claim when creation chooses no handle.
+// sampleVolume returns the volume made for a claim if the creation chooses no handle.
 func sampleVolume(provisioner string, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(claim.UID), UID: sampleVolumeUID},
@@ -71,8 +71,8 @@ func sampleNode() *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{corev1.LabelHostname: "node-1"}}}
 }
 
-// readObject reads the one object of a kind in a file into into, refusing fields the
-// kind does not have. flag names the file in errors.
+// readObject reads the only object of a file, of the given kind, into into. It rejects fields that
+// the kind does not have. flag names the file in errors.
 func readObject(cmd *cobra.Command, flag, file, kind string, into any) error {
 	shown, text, err := readInput(cmd, file)
 	if err != nil {
@@ -105,8 +105,8 @@ func readObject(cmd *cobra.Command, flag, file, kind string, into any) error {
 	return nil
 }
 
-// fileObjects answers get_pvc and get_pv from the objects of --pvcs, claims by
-// namespace/name and volumes by name, and asks the cluster, if there is one, for the others.
+// fileObjects answers get_pvc and get_pv from the objects of --pvcs: claims by namespace/name,
+// volumes by name. It asks the cluster, if there is one, for other objects.
 type fileObjects struct {
 	client.Reader
 	objects map[string]any

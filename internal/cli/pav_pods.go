@@ -16,7 +16,7 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// What every pod of a provisioner gets from Tarn.
+// Names that Tarn adds to every pod of a provisioner.
 const (
 	reservedVolume = "pav"
 	reservedMount  = "/pav"
@@ -25,7 +25,7 @@ const (
 // fields is a mapping of a manifest.
 type fields = map[string]any
 
-// checkPod looks at the pod of a section as far as no template hides it.
+// checkPod checks the pod of a section, except for parts that a template hides.
 func (l *linter) checkPod(s steppod.Section) {
 	section, _ := s.Object.(fields)
 	key := steppod.PodField(s.Step)
@@ -58,7 +58,7 @@ func (l *linter) checkPod(s steppod.Section) {
 	(&privileges{linter: l, namespace: namespace}).check(s.Step, steppod.JoinField(s.Field, key), template)
 }
 
-// checkPodMetadata looks at what of a template's metadata comes into the pod.
+// checkPodMetadata checks the part of a template's metadata that is copied into the pod.
 func (l *linter) checkPodMetadata(at string, metadata fields) {
 	const own = "has no effect; "
 	for _, key := range slices.Sorted(maps.Keys(metadata)) {
@@ -93,7 +93,7 @@ var podMetadata = func() map[string]reflect.Type {
 	return known
 }()
 
-// checkEnd looks at how a pod ends, which for all but staging it must.
+// checkEnd checks how a pod ends. Every pod but that of staging must end.
 func (l *linter) checkEnd(s steppod.Section, at string, spec fields) {
 	policy, _ := spec["restartPolicy"].(string)
 	switch {
@@ -113,14 +113,14 @@ func (l *linter) checkEnd(s steppod.Section, at string, spec fields) {
 	}
 }
 
-// mentions says whether a text stands somewhere below a value.
+// mentions says whether a text occurs anywhere below a value.
 func mentions(value any, text string) bool {
 	found := false
 	walkStrings("", value, func(_, at string) { found = found || strings.Contains(at, text) })
 	return found
 }
 
-// checkReserved finds what would collide with the volume Tarn adds to each pod.
+// checkReserved finds names that collide with the volume that Tarn adds to each pod.
 func (l *linter) checkReserved(at string, spec fields) {
 	for i, volume := range items(spec["volumes"]) {
 		if volume["name"] == reservedVolume {
@@ -140,8 +140,7 @@ func (l *linter) checkReserved(at string, spec fields) {
 	}
 }
 
-// volumeNames gives the names of a pod's volumes, and whether these are all: a
-// template may hide some.
+// volumeNames returns the names of a pod's volumes. all is false where a template may hide more.
 func volumeNames(spec fields) (names []string, all bool) {
 	list, isList := spec["volumes"].([]any)
 	if spec["volumes"] != nil && !isList {
@@ -197,7 +196,7 @@ func containers(at string, spec fields) []container {
 	return found
 }
 
-// items gives the mappings of a list, by index, empty for what is none.
+// items returns the mappings of a list by index. An item that is no mapping is empty.
 func items(value any) []fields {
 	list, _ := value.([]any)
 	found := make([]fields, len(list))

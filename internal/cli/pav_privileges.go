@@ -12,15 +12,15 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// privileges tells what the Pod Security level of a pod's namespace must allow. Kubernetes'
-// own evaluator wants a whole pod; here any field may still be a template.
+// privileges collects what the Pod Security level of a pod's namespace must allow. Kubernetes' own
+// evaluator needs a whole pod; here any field may still be a template.
 type privileges struct {
 	*linter
 	namespace string
 }
 
-// The Pod Security levels that a pod may need; those with a version forbid, or allow, what
-// other versions do not.
+// Pod Security levels that a pod may need. For a level with a version, other versions of it may
+// decide differently.
 const (
 	needsBaseline   = "baseline"
 	needsPrivileged = "privileged"
@@ -28,20 +28,20 @@ const (
 	untilUserSpaces = needsPrivileged + " before Kubernetes 1.35, then baseline"
 )
 
-// baselineCapabilities are those that the level baseline lets a container add.
+// baselineCapabilities are the capabilities that a container may add at level baseline.
 var baselineCapabilities = []string{
 	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
 }
 
-// baselineSysctls are those that the level baseline lets a pod set.
+// baselineSysctls are the sysctls that a pod may set at level baseline.
 var baselineSysctls = []string{
 	"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports", "net.ipv4.ip_unprivileged_port_start",
 	"net.ipv4.ping_group_range", "net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes",
 	"net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_rmem", "net.ipv4.tcp_syncookies", "net.ipv4.tcp_wmem",
 }
 
-// baselineSecurity are the fields of a security context, of a pod or a container, that the
-// level baseline leaves only these values, or none at all.
+// baselineSecurity are the fields of a pod's or container's security context that level baseline
+// restricts. Each must have one of these values, or be unset.
 var baselineSecurity = []struct {
 	of, key string
 	values  []string
@@ -54,7 +54,8 @@ var baselineSecurity = []struct {
 	{"windowsOptions", "hostProcess", []string{"false"}},
 }
 
-// note says what a field needs; a template may or may not ask for it.
+// note records the level that a field needs. Where the field is a template, the note says that it
+// may need it.
 func (p *privileges) note(path string, value any, what, level string) {
 	if text, ok := value.(string); ok && isTemplate(text) {
 		what += ", if its template says so"
@@ -91,8 +92,8 @@ func (p *privileges) check(step tarnv1.Step, at string, template fields) {
 	}
 }
 
-// checkAnnotations looks at the AppArmor profiles of containers as they were written before
-// there were fields for them.
+// checkAnnotations checks the AppArmor profiles of containers in annotations. They were written
+// there before Kubernetes had fields for them.
 func (p *privileges) checkAnnotations(at string, metadata fields) {
 	annotations, _ := metadata["annotations"].(fields)
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
@@ -104,7 +105,7 @@ func (p *privileges) checkAnnotations(at string, metadata fields) {
 	}
 }
 
-// checkSecurity looks at the security context of a pod or a container.
+// checkSecurity checks the security context of a pod or a container.
 func (p *privileges) checkSecurity(at string, of fields) {
 	security, _ := of["securityContext"].(fields)
 	for _, f := range baselineSecurity {
@@ -120,7 +121,7 @@ func (p *privileges) checkSecurity(at string, of fields) {
 	}
 }
 
-// checkContainer looks at a container. ownUsers says that the pod has users of its own.
+// checkContainer checks a container. ownUsers says that the pod has a user namespace of its own.
 func (p *privileges) checkContainer(c container, ownUsers bool) {
 	security, _ := c.fields["securityContext"].(fields)
 	at := c.path + ".securityContext"
@@ -158,7 +159,8 @@ func (p *privileges) checkContainer(c container, ownUsers bool) {
 	}
 }
 
-// checkHandler looks where the kubelet is to ask: for the pod it may ask anywhere.
+// checkHandler checks the host that the kubelet probes. Without a host it probes the pod, which
+// every level allows.
 func (p *privileges) checkHandler(at string, value any) {
 	handler, _ := value.(fields)
 	for _, kind := range []string{"httpGet", "tcpSocket"} {
@@ -169,7 +171,7 @@ func (p *privileges) checkHandler(at string, value any) {
 	}
 }
 
-// asked says whether a switch is on, or may be by its template.
+// asked says whether a switch is on, or whether a template may switch it on.
 func asked(value any) bool {
 	text, _ := value.(string)
 	return value == true || isTemplate(text)

@@ -39,9 +39,9 @@ type pavRender struct {
 	node                               *corev1.Node
 	record                             *tarnv1.PavVolume
 	stage                              *tarnv1.PavStage
-	// method is what a recycling is asked for.
+	// method is the recycle method, for a recycling.
 	method string
-	// grown is what an expansion is to reach, in bytes.
+	// grown is the size in bytes that an expansion must reach.
 	grown int64
 }
 
@@ -110,7 +110,7 @@ func (r *pavRender) run(cmd *cobra.Command, file string) error {
 	return r.print(cmd, step, evaluated, prepared)
 }
 
-// stepOf reads --section; the names of the fields serve as well.
+// stepOf reads --section. It also accepts the names of the fields.
 func stepOf(section string) (tarnv1.Step, error) {
 	steps := []tarnv1.Step{
 		tarnv1.StepValidation, tarnv1.StepCreation, tarnv1.StepExpansion, tarnv1.StepRecycling, tarnv1.StepDeletion,
@@ -126,7 +126,7 @@ func stepOf(section string) (tarnv1.Step, error) {
 	return "", fmt.Errorf("--section %q is unknown; give one of %s", section, strings.Join(names, ", "))
 }
 
-// reader is where get_pvc and get_pv find their objects.
+// reader returns where get_pvc and get_pv find their objects.
 func (r *pavRender) reader() (client.Reader, error) {
 	found := &fileObjects{objects: map[string]any{}, given: r.objectsFile != ""}
 	if err := readJSONObject(r.objectsFile, "--pvcs", &found.objects); err != nil || r.kubeconfig == "" {
@@ -188,12 +188,12 @@ func (r *pavRender) objects(cmd *cobra.Command, step tarnv1.Step) error {
 	return r.owners()
 }
 
-// onNode says whether a step is done on the node where the volume is staged.
+// onNode says whether a step runs on the node where the volume is staged.
 func onNode(step tarnv1.Step) bool {
 	return step == tarnv1.StepStaging || step == tarnv1.StepUnstaging || step == tarnv1.StepNodeExpansion
 }
 
-// fillClaim gives a claim from a file what the API server would have.
+// fillClaim sets the fields of a claim from a file that the API server would set.
 func (r *pavRender) fillClaim() {
 	if r.claim.Namespace == "" {
 		r.claim.Namespace = metav1.NamespaceDefault
@@ -209,7 +209,7 @@ func (r *pavRender) fillClaim() {
 	}
 }
 
-// owners makes the record and the stage that the pods would belong to.
+// owners makes the record and the stage that would own the pods.
 func (r *pavRender) owners() error {
 	claimJSON, err := steppod.SnapshotClaim(r.claim)
 	if err != nil {
@@ -232,7 +232,7 @@ func (r *pavRender) owners() error {
 	if limit, ok := r.claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
 		r.record.Spec.RequestedMaxCapacity = ptr.To(volume.Bytes(limit))
 	}
-	if r.volumeFile != "" { // a deletion is of the volume as it was made
+	if r.volumeFile != "" { // a deletion sees the volume as it was created
 		r.record.Status.Handle = r.volume.Spec.CSI.VolumeHandle
 		r.record.Status.Capacity = volume.Bytes(r.volume.Spec.Capacity[corev1.ResourceStorage])
 	}
@@ -248,7 +248,7 @@ func (r *pavRender) owners() error {
 	return nil
 }
 
-// evaluate gives the section as its templates have it.
+// evaluate returns the section after its templates are evaluated.
 func (r *pavRender) evaluate(ctx context.Context, steps *steppod.Steps, step tarnv1.Step) (any, error) {
 	var vars map[string]any
 	var err error
@@ -278,12 +278,12 @@ func (r *pavRender) evaluate(ctx context.Context, steps *steppod.Steps, step tar
 	return steps.Render(ctx, step, r.provisioner, r.claim.Namespace, vars)
 }
 
-// byHand says whether a validation is that of a volume that was written by hand.
+// byHand says whether the step is the validation of a volume written by hand.
 func (r *pavRender) byHand() bool {
 	return r.volumeFile != "" || !slices.Contains(r.provisioner.Spec.ProvisioningModes, pavv1.ModeDynamic)
 }
 
-// prepare gives the pod as the controllers would create it, on the first attempt.
+// prepare returns the pod as the controllers would create it, on the first attempt.
 func (r *pavRender) prepare(ctx context.Context, steps *steppod.Steps, step tarnv1.Step) (*steppod.Prepared, error) {
 	switch step {
 	case tarnv1.StepValidation:
@@ -308,7 +308,7 @@ func (r *pavRender) prepare(ctx context.Context, steps *steppod.Steps, step tarn
 	return steps.PrepareStage(ctx, step, r.provisioner, r.stage, r.volume, r.claim, r.node, 1)
 }
 
-// grow gives the volume the size it has, and the one it is to reach.
+// grow sets the volume's size, and the size that it must reach.
 func (r *pavRender) grow(step tarnv1.Step) error {
 	if step != tarnv1.StepExpansion && step != tarnv1.StepNodeExpansion {
 		return nil
@@ -335,8 +335,8 @@ func (r *pavRender) nodeExpansion() steppod.NodeExpansion {
 	}
 }
 
-// explain prints why there is no pod: where in the file a template is wrong, or what
-// Tarn says to the section.
+// explain prints why the section yields no pod: where in the file a template is wrong, or why Tarn
+// rejects the section.
 func (r *pavRender) explain(cmd *cobra.Command, step tarnv1.Step, err error) error {
 	if f, ok := r.failure(step, err); ok {
 		cmd.PrintErrln(strings.TrimRight(f.String(), "\n"))
@@ -345,7 +345,7 @@ func (r *pavRender) explain(cmd *cobra.Command, step tarnv1.Step, err error) err
 	return err
 }
 
-// failure is why a section comes to no pod; ok is false where the provisioner is not at fault.
+// failure says why a section yields no pod. ok is false where the provisioner is not at fault.
 func (r *pavRender) failure(step tarnv1.Step, err error) (f finding, ok bool) {
 	var e *jinja.Error
 	if errors.As(err, &e) && e.Line > 0 {

@@ -21,8 +21,8 @@ import (
 	"tarn.dev/tarn/internal/suggest"
 )
 
-// provisionerSchema is the schema of the installed resource, so that lint knows the
-// fields the API server knows.
+// provisionerSchema is the schema of the installed resource. So lint knows the same fields as the
+// API server.
 var provisionerSchema = sync.OnceValues(func() (*apiextensionsv1.JSONSchemaProps, error) {
 	text, err := crds.FS.ReadFile(pavv1.Group + "_pavprovisioners.yaml")
 	if err != nil {
@@ -40,11 +40,11 @@ var provisionerSchema = sync.OnceValues(func() (*apiextensionsv1.JSONSchemaProps
 	return nil, fmt.Errorf("the resource has no version %s", pavv1.GroupVersion.Version)
 })
 
-// provisionerName is what a CSI driver of ours may be called.
+// provisionerName matches the names that a CSI driver of Tarn's may have.
 var provisionerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
-// checkSchema checks what the API server's schema checks, and gives the provisioner
-// without the fields that are wrong.
+// checkSchema checks what the API server's schema checks. It returns the provisioner without the
+// fields that are wrong.
 func (l *linter) checkSchema() *pavv1.PavProvisioner {
 	p := &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: l.name()}}
 	schema, err := provisionerSchema()
@@ -89,7 +89,7 @@ func (l *linter) checkMetadata() {
 	}
 }
 
-// decode reads the fields that are right into a provisioner.
+// decode reads the correct fields into a provisioner.
 func (l *linter) decode(p *pavv1.PavProvisioner, spec map[string]any, wrong map[string]bool) {
 	right := map[string]any{}
 	for key, value := range spec {
@@ -100,7 +100,8 @@ func (l *linter) decode(p *pavv1.PavProvisioner, spec map[string]any, wrong map[
 		}
 	}
 	if _, known := right["provisioningModes"]; !known {
-		// What was meant decides which sections are due.
+		// Without valid modes, the sections that are present show which modes the author intended.
+		// Those modes decide which sections are required.
 		modes := []any{pavv1.ModeStatic}
 		if spec["volumeCreation"] != nil || spec["volumeDeletion"] != nil {
 			modes = []any{pavv1.ModeDynamic, pavv1.ModeStatic}
@@ -116,8 +117,7 @@ func (l *linter) decode(p *pavv1.PavProvisioner, spec map[string]any, wrong map[
 	}
 }
 
-// knownFields gives a section without the fields no section of its kind has, each of
-// which is said.
+// knownFields returns a section without unknown fields, and reports each of those.
 func (l *linter) knownFields(section string, value any) any {
 	given, ok := value.(map[string]any)
 	known := steppod.KnownFields("spec." + section)
@@ -135,8 +135,8 @@ func (l *linter) knownFields(section string, value any) any {
 	return kept
 }
 
-// checkValue checks a value against a schema, as far as the schemas of our resources
-// go; bad hears of the paths that are wrong.
+// checkValue checks a value against a schema. It supports the parts of JSON schema that Tarn's
+// resources use. It calls bad with each path that is wrong.
 func (l *linter) checkValue(path string, schema *apiextensionsv1.JSONSchemaProps, value any, bad func(string)) {
 	if ptrTrue(schema.XPreserveUnknownFields) {
 		return
@@ -217,7 +217,7 @@ func (l *linter) checkArray(path string, schema *apiextensionsv1.JSONSchemaProps
 
 func ptrTrue(b *bool) bool { return b != nil && *b }
 
-// jsonType names the type of a value as schemas do.
+// jsonType returns the name of a value's type in a schema.
 func jsonType(value any) string {
 	switch v := value.(type) {
 	case string:
@@ -236,7 +236,7 @@ func jsonType(value any) string {
 	return "number"
 }
 
-// kindName names the type of a value for people.
+// kindName returns the name of a value's type for messages.
 func kindName(value any) string {
 	switch value.(type) {
 	case nil:

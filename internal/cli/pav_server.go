@@ -18,21 +18,22 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// answerTime is how long a server that nobody has asked for has to answer.
+// answerTime is how long a server may take to answer if the user has not asked for it.
 const answerTime = 5 * time.Second
 
 // lintServer has an API server check provisioners.
 type lintServer struct {
 	client client.Client
-	// offered says that nobody has asked for this server: what it does not know or does not let the caller ask says
-	// nothing against the file.
+	// offered says that the user has not asked for this server. Then it is no finding if it does
+	// not know a resource, or does not let the caller ask.
 	offered bool
 }
 
-// reach gives the API server that checks too, nil where none does, which standard error tells of.
+// reach returns the API server that checks too, nil where there is none. It prints the reason to
+// standard error.
 func (l *pavLint) reach(cmd *cobra.Command) (*lintServer, error) {
 	switch l.server {
-	case serverNever, "false": // as of a flag that is on or off
+	case serverNever, "false": // as for a boolean flag
 		return nil, nil
 	case serverAlways, "true":
 		server, err := newLintServer(l.connection, 0)
@@ -70,8 +71,8 @@ func (l *pavLint) reach(cmd *cobra.Command) (*lintServer, error) {
 	return server, nil
 }
 
-// newLintServer reaches the API server; a server that is not there is an error at
-// the first check. Each answer may take so long; 0 is for ever.
+// newLintServer returns a client of the API server; a server that is down fails only at the first
+// check. each is the time limit for one answer; 0 means no limit.
 func newLintServer(to connection, each time.Duration) (*lintServer, error) {
 	config, err := to.config()
 	if err != nil {
@@ -82,12 +83,12 @@ func newLintServer(to connection, each time.Duration) (*lintServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reaching the API server: %w", err)
 	}
-	// Unknown fields are refused, as kubectl has it.
+	// Unknown fields are rejected, as by kubectl.
 	return &lintServer{client: client.WithFieldValidation(c, "Strict")}, nil
 }
 
-// check gives what the API server says to the provisioner, in its own words. One
-// that is there already is checked as a change to it.
+// check returns the API server's objections to the provisioner, in its own words. A provisioner
+// that exists already is checked as an update.
 func (s *lintServer) check(ctx context.Context, m *manifest) findings {
 	o := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(toInts(m.object))}
 	err := s.client.Create(ctx, o, client.DryRunAll)
@@ -111,7 +112,7 @@ func (s *lintServer) check(ctx context.Context, m *manifest) findings {
 	return findings{m.findingAt(s.unanswered(), "", nil, "the API server did not check it: "+err.Error())}
 }
 
-// unanswered is how bad it is that the API server has not checked something.
+// unanswered returns the level of a check that the API server did not make.
 func (s *lintServer) unanswered() level {
 	if s.offered {
 		return levelNote

@@ -16,11 +16,11 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// checkPods gives what the API server says to the pods of the sections, each as it is for
-// a sample, and a made-up volume and node. Nothing is created.
+// checkPods returns the API server's objections to the pods of the sections. Each pod is made for a
+// sample, and for a made-up volume and node. Nothing is created.
 func (s *lintServer) checkPods(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, of sample) findings {
 	var found findings
-	told := map[string]bool{} // of the namespaces in which nobody may ask
+	told := map[string]bool{} // namespaces in which the caller may not create pods
 	for _, section := range steppod.Sections(p) {
 		at := steppod.JoinField(section.Field, steppod.PodField(section.Step))
 		note := func(format string, args ...any) {
@@ -54,8 +54,8 @@ func whyNot(err error) string {
 	return "in which you may not create any"
 }
 
-// mayCreatePods asks whether the caller may create pods in a namespace, which a dry run
-// needs as well.
+// mayCreatePods asks whether the caller may create pods in a namespace. A dry run needs that right
+// too.
 func (s *lintServer) mayCreatePods(ctx context.Context, namespace string) (bool, error) {
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "create", Resource: "pods"},
@@ -64,9 +64,9 @@ func (s *lintServer) mayCreatePods(ctx context.Context, namespace string) (bool,
 	return review.Status.Allowed, err
 }
 
-// podFindings words the API server's answer to the pod of the section at a path: an error
-// for what no pod can be, a warning for what is refused in that namespace as it is now, and
-// unanswered where there is no answer.
+// podFindings words the API server's answer to the pod of the section at a path. A pod that is
+// never valid is an error. A pod that the namespace rejects as it is now is a warning. If there is
+// no answer, the level is unanswered.
 func podFindings(m *manifest, at, namespace string, unanswered level, err error) findings {
 	var status apierrors.APIStatus
 	switch {
@@ -95,14 +95,14 @@ func podFindings(m *manifest, at, namespace string, unanswered level, err error)
 	return found
 }
 
-// deniedByWebhook says whether it is somebody's webhook that refuses, with whatever status
-// it likes.
+// deniedByWebhook says whether an admission webhook rejected the pod. Webhooks may answer with any
+// status.
 func deniedByWebhook(err error) bool {
 	return strings.Contains(err.Error(), "admission webhook") && strings.Contains(err.Error(), "denied the request")
 }
 
-// samplePod is the pod of a section for a sample, nil where it has none, without what only
-// Tarn's controller may set.
+// samplePod returns the pod of a section for a sample, nil where the section has none. It lacks the
+// fields that only Tarn's controller may set.
 func samplePod(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, section steppod.Section, of sample) (*corev1.Pod, error) {
 	r, err := of.rendering(p, m, section)
 	if err != nil {
@@ -125,7 +125,7 @@ func samplePod(ctx context.Context, p *pavv1.PavProvisioner, m *manifest, sectio
 	return pod, nil
 }
 
-// firstMethod is a method that a section for recycling has.
+// firstMethod returns a recycle method that the section has.
 func firstMethod(section steppod.Section) string {
 	object, _ := section.Object.(fields)
 	methods, _ := object["methods"].([]any)

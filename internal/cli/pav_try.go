@@ -20,7 +20,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 )
 
-// pavTry is `tarn pav test`: one provisioner taken through the life of a volume.
+// pavTry is `tarn pav test`: it takes one provisioner through the life of a volume.
 type pavTry struct {
 	output                      output
 	connection                  connection
@@ -31,28 +31,30 @@ type pavTry struct {
 	timeout                     time.Duration
 	keep                        bool
 
-	// What is made: provisioner, class and volume have one name. There is a volume where one written by hand is
-	// tried, and its class is not made.
+	// The objects that the test creates. Provisioner, class and volume share one name. volume is
+	// set only when the test is of a volume written by hand; its class is not created.
 	provisioner     *unstructured.Unstructured
 	class           *storagev1.StorageClass
 	volume          *corev1.PersistentVolume
-	given           volumeOf // as --volume has it
+	given           volumeOf // driver and handle of the volume in --volume
 	claim           *corev1.PersistentVolumeClaim
 	writer, reader  *corev1.Pod
 	provisionerName string
 	namespace       string
-	// companions are the objects of --with, made those of them that are on the cluster.
+	// companions are the objects of --with; made are those that the test has created.
 	companions, made []*unstructured.Unstructured
-	// foreign says that the namespace was there already: nothing has been made, nothing is removed.
+	// foreign says that the namespace existed before. Then nothing has been created and nothing is
+	// removed.
 	foreign bool
 	// readOnly says that the volume can only be read.
 	readOnly bool
 
-	// failed is the attempt that was made to fail, zero for none; generation is the provisioner's since
-	// it was last changed, which tells failures of before from those of now.
+	// failed is the attempt that the test made fail, zero for none. generation is the provisioner's
+	// generation after its last change. It separates failures before that change from those after
+	// it.
 	failed     int32
 	generation int64
-	// took is how long a step was under way, where objects tell better than its own wait.
+	// took is how long a step took, where objects show that more exactly than the wait for it.
 	took time.Duration
 
 	world  *tryWorld
@@ -73,7 +75,7 @@ type tryReport struct {
 	Left []string `json:"left,omitempty"`
 }
 
-// tryStep is one step of the way.
+// tryStep is the result of one step.
 type tryStep struct {
 	Name    string  `json:"name"`
 	Passed  bool    `json:"passed"`
@@ -131,7 +133,7 @@ func (t *pavTry) run(cmd *cobra.Command, file string) error {
 	if t.out = cmd.OutOrStdout(); t.output != outputTable {
 		t.out = io.Discard
 	}
-	// The watches go on while things are cleaned up.
+	// The watches continue during the cleanup.
 	unhurried := context.WithoutCancel(cmd.Context())
 	watching, stop := context.WithCancel(unhurried)
 	defer stop()
@@ -147,7 +149,7 @@ func (t *pavTry) run(cmd *cobra.Command, file string) error {
 		t.explain(unhurried)
 	}
 	t.end(unhurried)
-	told := func(io.Writer) error { return nil } // step by step
+	told := func(io.Writer) error { return nil } // each step has been printed already
 	if err := t.output.print(cmd.OutOrStdout(), t.report, told); err != nil {
 		return err
 	}
@@ -157,7 +159,7 @@ func (t *pavTry) run(cmd *cobra.Command, file string) error {
 	return nil
 }
 
-// prepare reads the provisioner and builds all that is to be made.
+// prepare reads the provisioner and builds all objects to create.
 func (t *pavTry) prepare(cmd *cobra.Command, file string) error {
 	p, m, err := readProvisioner(cmd, file, t.name)
 	if err != nil {
@@ -236,7 +238,7 @@ func (t *pavTry) preparePods() {
 	}
 }
 
-// step does one step and reports it.
+// step runs one step and reports it.
 func (t *pavTry) step(ctx context.Context, name string, do func(context.Context) (string, error)) error {
 	began := time.Now()
 	detail, err := do(ctx)

@@ -16,10 +16,10 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// storyTime is how long the cluster is asked about a failure.
+// storyTime is how long the test may collect what the cluster says about a failure.
 const storyTime = 15 * time.Second
 
-// explain prints what the cluster says about a failure, while it is all still there.
+// explain prints what the cluster says about a failure, before the objects are removed.
 func (t *pavTry) explain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, storyTime)
 	defer cancel()
@@ -61,7 +61,7 @@ func (t *pavTry) explain(ctx context.Context) {
 	t.tellEvents(ctx, t.namespace, "", tell)
 }
 
-// tellEvents tells the Warnings about an object, or about all of a namespace.
+// tellEvents passes on the Warnings about an object, or about all objects of a namespace.
 func (t *pavTry) tellEvents(ctx context.Context, namespace, name string, tell func(string, ...any)) {
 	list := &corev1.EventList{}
 	if t.world.live.List(ctx, list, client.InNamespace(namespace)) != nil {
@@ -75,7 +75,7 @@ func (t *pavTry) tellEvents(ctx context.Context, namespace, name string, tell fu
 	}
 }
 
-// end removes all that was made, or says what was kept.
+// end removes everything that was created, or prints what was kept.
 func (t *pavTry) end(ctx context.Context) {
 	if t.foreign {
 		return
@@ -110,7 +110,7 @@ func (t *pavTry) end(ctx context.Context) {
 		return
 	}
 	t.report.Passed = false
-	// Time may be up for what cleans, not for saying what is left.
+	// The deadline of the cleanup may have passed; the list of what is left has its own.
 	ctx, cancelLook := context.WithTimeout(context.WithoutCancel(ctx), storyTime)
 	defer cancelLook()
 	t.report.Left = t.left(ctx)
@@ -120,10 +120,10 @@ func (t *pavTry) end(ctx context.Context) {
 	t.explain(ctx)
 }
 
-// discard removes pods, claim, class and provisioner, in the order in which they let
-// each other go. It may be done again.
+// discard removes pods, claim, class and provisioner. The order matters: each must be gone before
+// the next can be removed. It may be repeated.
 func (t *pavTry) discard(ctx context.Context) error {
-	// Others are those of --with, which the provisioner's pods may need to the end.
+	// Objects of --with stay for now, because the provisioner's pods may need them to the end.
 	for _, o := range []client.Object{t.writer, t.reader, t.claim} {
 		if err := t.world.remove(ctx, o); err != nil {
 			return err
@@ -156,8 +156,7 @@ func (t *pavTry) discardNamespace(ctx context.Context) error {
 	return t.world.awaitGone(ctx, "the namespace", namespace)
 }
 
-// left names what the API server still has of all that was made, the namespace itself
-// excepted.
+// left names the created objects that the API server still has, without the namespace itself.
 func (t *pavTry) left(ctx context.Context) []string {
 	return t.leftOf(ctx, t.world.live, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &tarnv1.PavStageList{}, &tarnv1.PavVolumeList{},
 		&corev1.PersistentVolumeList{}, &storagev1.CSIDriverList{}, &pavv1.PavProvisionerList{}, &storagev1.StorageClassList{})
@@ -180,7 +179,7 @@ func (t *pavTry) leftOf(ctx context.Context, from client.Reader, lists ...client
 	return left
 }
 
-// isOurs says whether an object was made by or for this run.
+// isOurs says whether an object was created by or for this run.
 func (t *pavTry) isOurs(o client.Object) bool {
 	switch o := o.(type) {
 	case *corev1.PersistentVolume:

@@ -17,11 +17,11 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// madeToFail is what a creation pod that is made to fail leaves in /pav/error.
+// madeToFail is the text that the test's failing creation pod writes to /pav/error.
 const madeToFail = "tarn pav test made this creation fail"
 
-// fails makes the creation fail before it has done anything: whatever a creation has
-// left or not, the deletion pod must be able to undo it.
+// fails makes the creation fail before it has done anything. The deletion pod must be able to undo
+// a creation at any point, even this one.
 func (t *pavTry) fails(ctx context.Context) (string, error) {
 	spoilt, why := spoil(t.provisioner, t.image)
 	if why != "" {
@@ -53,11 +53,11 @@ func (t *pavTry) fails(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Before it is undone, after which the next attempt begins.
+	// Repair the provisioner now: the next attempt begins as soon as this one is undone.
 	return "creation made to fail", t.change(ctx, t.provisioner)
 }
 
-// undone waits until what the failed creation may have left is undone.
+// undone waits until the deletion pod has undone the failed creation.
 func (t *pavTry) undone(ctx context.Context) (string, error) {
 	if t.failed == 0 {
 		return "skipped: nothing failed", nil
@@ -80,8 +80,7 @@ func (t *pavTry) undone(ctx context.Context) (string, error) {
 	})
 }
 
-// change gives the provisioner on the cluster another's spec, and waits until the
-// controller has seen it.
+// change sets the provisioner's spec on the cluster, and waits until the controller has seen it.
 func (t *pavTry) change(ctx context.Context, to *unstructured.Unstructured) error {
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		live := &unstructured.Unstructured{}
@@ -101,12 +100,12 @@ func (t *pavTry) change(ctx context.Context, to *unstructured.Unstructured) erro
 	return err
 }
 
-// late says whether a volume is made only when a pod that uses it has its node.
+// late says whether a volume is created only after a pod that uses it has a node.
 func (t *pavTry) late() bool {
 	return ptr.Deref(t.class.VolumeBindingMode, storagev1.VolumeBindingImmediate) == storagev1.VolumeBindingWaitForFirstConsumer
 }
 
-// claimVolume makes class and claim, and the first pod where the class waits for it.
+// claimVolume creates class and claim. It also creates the first pod if the class waits for one.
 func (t *pavTry) claimVolume(ctx context.Context) error {
 	objects := []client.Object{t.class, t.claim}
 	if t.late() {
@@ -120,8 +119,8 @@ func (t *pavTry) claimVolume(ctx context.Context) error {
 	return nil
 }
 
-// spoil gives a provisioner whose creation pod fails before its containers are started,
-// or says why it cannot be made to.
+// spoil returns a provisioner whose creation pod fails before its containers are started. why is
+// set where that is impossible.
 func spoil(p *unstructured.Unstructured, image string) (spoilt *unstructured.Unstructured, why string) {
 	spoilt = p.DeepCopy()
 	spec, found, err := unstructured.NestedMap(spoilt.Object, "spec", "volumeCreation", "podTemplate", "spec")
@@ -143,7 +142,7 @@ func spoil(p *unstructured.Unstructured, image string) (spoilt *unstructured.Uns
 	return spoilt, ""
 }
 
-// expanded lets the claim ask for twice of what it has, while a pod uses the volume.
+// expanded doubles the size that the claim asks for, while a pod uses the volume.
 func (t *pavTry) expanded(ctx context.Context) (string, error) {
 	if !t.expands() {
 		return "skipped: there is no spec.volumeExpansion", nil
@@ -181,7 +180,7 @@ func (t *pavTry) expanded(ctx context.Context) (string, error) {
 	})
 }
 
-// expands says whether the provisioner has a section for it.
+// expands says whether the provisioner has a section for expansion.
 func (t *pavTry) expands() bool {
 	return t.has("volumeExpansion")
 }

@@ -17,9 +17,10 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// prepareVolume builds a volume written by hand, and has the claim ask for it and no other.
+// prepareVolume builds a volume written by hand, and a claim that can bind only to it.
 func (t *pavTry) prepareVolume(cmd *cobra.Command) error {
-	// Whose storage it is knows its handle; what is made up has one that nobody else's can be.
+	// The author of --volume knows the handle of the storage. A made-up volume has a handle that no
+	// other storage can have.
 	t.volume = sampleVolume(t.provisionerName, t.claim, t.class)
 	t.volume.Spec.CSI.VolumeHandle = t.provisionerName
 	if t.volumeFile != "" {
@@ -37,8 +38,8 @@ func (t *pavTry) prepareVolume(cmd *cobra.Command) error {
 	}
 	spec := &t.volume.Spec
 	t.given = volumeOf{spec.CSI.Driver, spec.CSI.VolumeHandle}
-	// Labels, and what Kubernetes and Tarn note in annotations, say what is to become of a volume: that it is scrubbed, put into
-	// the trash, a pool's, protected from deletion.
+	// Labels, and the annotations of Kubernetes and Tarn, decide what happens to a volume. It may
+	// be scrubbed, put into the trash, added to a pool or protected from deletion.
 	maps.DeleteFunc(t.volume.Annotations, func(key, _ string) bool {
 		domain, _, _ := strings.Cut(key, "/")
 		return strings.HasSuffix(domain, tarnv1.Group) || strings.HasSuffix(domain, "kubernetes.io")
@@ -54,12 +55,12 @@ func (t *pavTry) prepareVolume(cmd *cobra.Command) error {
 	if t.readOnly {
 		return nil
 	}
-	// The storage may be somebody's, on which nothing is to stay.
+	// The storage may hold a user's data, so the test must remove its file.
 	t.writer.Spec.Containers[0].Command[2] = "trap 'rm -f /volume/tarn-pav-test; exit' TERM; sleep 86400 & wait"
 	return nil
 }
 
-// triable says why a volume written by hand cannot be tried, nil where it can.
+// triable says why a volume written by hand cannot be tested, nil where it can.
 func (t *pavTry) triable() error {
 	given := t.volume
 	where := "--volume: PersistentVolume " + given.Name
@@ -83,11 +84,11 @@ func (t *pavTry) onlyRead() bool {
 	return t.volume != nil && volume.OnlyRead(t.volume) || len(modes) == 1 && modes[0] == corev1.ReadOnlyMany
 }
 
-// volumeOf is how a driver knows a volume.
+// volumeOf identifies a volume by driver and handle.
 type volumeOf struct{ driver, handle string }
 
-// unused says by whom the storage of --volume is used under its own driver, nil where by
-// nobody. The driver of this test is another, so Tarn cannot tell that it is the same.
+// unused returns an error that names the claim that uses the storage of --volume, nil if none does.
+// The test has a driver name of its own, so Tarn cannot tell that the storage is the same.
 func (t *pavTry) unused(ctx context.Context) error {
 	list := &corev1.PersistentVolumeList{}
 	if err := t.world.live.List(ctx, list); err != nil {
@@ -104,7 +105,7 @@ func (t *pavTry) unused(ctx context.Context) error {
 	return nil
 }
 
-// lifeByHand are the steps of a volume that is there before its claim, and after it.
+// lifeByHand returns the steps of a volume that exists before and after its claim.
 func (t *pavTry) lifeByHand() trySteps {
 	return trySteps{
 		{"accepted", t.accepted},
@@ -120,7 +121,7 @@ func (t *pavTry) lifeByHand() trySteps {
 	}
 }
 
-// boundByHand makes volume and claim and waits until they have each other.
+// boundByHand creates volume and claim, and waits until they are bound to each other.
 func (t *pavTry) boundByHand(ctx context.Context) (string, error) {
 	if err := t.unused(ctx); err != nil {
 		return "", err
@@ -134,7 +135,7 @@ func (t *pavTry) boundByHand(ctx context.Context) (string, error) {
 	return detail + ", handle " + t.volume.Spec.CSI.VolumeHandle, err
 }
 
-// letGo takes the claim away, upon which the volume is there still, and then the volume.
+// letGo deletes the claim, checks that the volume still exists, and then deletes the volume.
 func (t *pavTry) letGo(ctx context.Context) (string, error) {
 	if err := t.world.remove(ctx, t.claim); err != nil {
 		return "", err
@@ -155,7 +156,8 @@ func (t *pavTry) letGo(ctx context.Context) (string, error) {
 	return "the volume outlived its claim", t.discardVolume(ctx)
 }
 
-// discardVolume removes a volume written by hand, and nothing else. It may be done again.
+// discardVolume deletes the PersistentVolume written by hand, but not its storage. It may be
+// repeated.
 func (t *pavTry) discardVolume(ctx context.Context) error {
 	if t.volume == nil {
 		return nil

@@ -16,13 +16,13 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// trySteps are what a volume is taken through, in order.
+// trySteps are the steps of a test, in order.
 type trySteps []struct {
 	name string
 	do   func(context.Context) (string, error)
 }
 
-// life takes a volume from its claim to its end.
+// life takes a volume through all steps, from its claim to its deletion.
 func (t *pavTry) life(ctx context.Context) error {
 	steps := trySteps{
 		{"accepted", t.accepted},
@@ -71,8 +71,8 @@ func (t *pavTry) registered(ctx context.Context) (string, error) {
 	return t.condition(ctx, pavv1.ConditionReady, false)
 }
 
-// condition waits for a condition of the provisioner to be True; final says that
-// False is the last word.
+// condition waits until a condition of the provisioner is True. final says that False will not
+// change, so it fails at once.
 func (t *pavTry) condition(ctx context.Context, name string, final bool) (string, error) {
 	p := &pavv1.PavProvisioner{}
 	err := t.world.await(ctx, "condition "+name, func() tryLook {
@@ -117,7 +117,7 @@ func (t *pavTry) bound(ctx context.Context) (string, error) {
 	return fmt.Sprintf("volume %s of %s", t.claim.Spec.VolumeName, size.String()), nil
 }
 
-// record is the PavVolume of the claim, nil if there is none.
+// record returns the PavVolume of the claim, nil if there is none.
 func (t *pavTry) record(ctx context.Context) (*tarnv1.PavVolume, error) {
 	list := &tarnv1.PavVolumeList{}
 	if err := t.world.cached.List(ctx, list); err != nil || len(list.Items) == 0 {
@@ -149,13 +149,13 @@ func (t *pavTry) staged(ctx context.Context) (string, error) {
 		case tarnv1.StageFailed:
 			return fatal(errors.New(g.Status.Node.Message))
 		}
-		// A failed pod is not the last word: the node agent adds what is in /pav/error.
+		// A failed pod is not yet conclusive: the node agent still adds the text of /pav/error.
 		return still("it is not yet: " + stageState(g))
 	})
 	return "on node " + node, err
 }
 
-// stageState says in a few words how a stage is.
+// stageState words the state of a stage.
 func stageState(g *tarnv1.PavStage) string {
 	node, pod := g.Status.Node, g.Status.Pod
 	var parts []string
@@ -169,7 +169,7 @@ func stageState(g *tarnv1.PavStage) string {
 	return strings.Join(parts, "; ")
 }
 
-// podState says in a few words how a pod is.
+// podState words the state of a pod.
 func (t *pavTry) podState(ctx context.Context, pod *corev1.Pod) string {
 	if err := t.world.cached.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
 		return err.Error()
@@ -214,7 +214,7 @@ func (t *pavTry) ready(ctx context.Context) (string, error) {
 }
 
 func (t *pavTry) read(ctx context.Context) (string, error) {
-	t.reader.Spec.NodeName = t.writer.Spec.NodeName // the volume may be of one node
+	t.reader.Spec.NodeName = t.writer.Spec.NodeName // the volume may exist on one node only
 	if err := t.world.live.Create(ctx, t.reader); err != nil {
 		return "", fmt.Errorf("creating pod %s: %w", t.reader.Name, err)
 	}
@@ -276,7 +276,7 @@ func (t *pavTry) deleted(ctx context.Context) (string, error) {
 	return "", t.world.awaitGone(ctx, "the PersistentVolume", volume)
 }
 
-// nothingLeft takes the provisioner away and looks for what it has left.
+// nothingLeft deletes the provisioner and fails if any of its objects remain.
 func (t *pavTry) nothingLeft(ctx context.Context) (string, error) {
 	if err := t.discard(ctx); err != nil {
 		return "", err
@@ -287,8 +287,7 @@ func (t *pavTry) nothingLeft(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// tryPods are the pod that writes a token into a volume and stays, and the pod that
-// reads it.
+// tryPods returns two pods. One writes a token into a volume and keeps running; the other reads it.
 func tryPods(claim *corev1.PersistentVolumeClaim, image, token string) (writer, reader *corev1.Pod) {
 	write := `echo ` + token + ` > /volume/tarn-pav-test && sync && test "$(cat /volume/tarn-pav-test)" = ` + token
 	read := `found="$(cat /volume/tarn-pav-test)"; echo "found: $found"; test "$found" = ` + token
@@ -307,7 +306,7 @@ func tryPods(claim *corev1.PersistentVolumeClaim, image, token string) (writer, 
 	return writer, reader
 }
 
-// onlyReading has both pods read the volume and write nothing.
+// onlyReading makes both pods read the volume and write nothing.
 func onlyReading(writer, reader *corev1.Pod) {
 	first := &writer.Spec.InitContainers[0]
 	read := `ls -A /volume && find /volume -type f | head -n 1 | while read -r f; do head -c 1 "$f" > /dev/null || exit 1; done`

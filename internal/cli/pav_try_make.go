@@ -10,8 +10,8 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// tryPhase is a phase of a record, and when its watch told of it. Who waits looks at what
-// is now, and may come when a phase is over.
+// tryPhase is a phase of a record, and when the watch reported it. A step that waits sees only the
+// current phase, so phases that are already over are kept.
 type tryPhase struct {
 	phase   tarnv1.VolumePhase
 	attempt int32
@@ -32,7 +32,7 @@ func (w *tryWorld) note(o any, now time.Time) {
 	}
 }
 
-// since is when an attempt first was in a phase, zero where it never was.
+// since returns when an attempt first was in a phase, zero if it never was.
 func (w *tryWorld) since(phase tarnv1.VolumePhase, attempt int32) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -44,11 +44,11 @@ func (w *tryWorld) since(phase tarnv1.VolumePhase, attempt int32) time.Time {
 	return time.Time{}
 }
 
-// validated makes the claim, unless a creation that was made to fail has done so, and waits
-// until its creation begins.
+// validated creates the claim and waits until the creation begins. A creation that was made to fail
+// has created the claim already.
 func (t *pavTry) validated(ctx context.Context) (string, error) {
 	began := time.Now()
-	if t.failed == 0 { // else the claim is there, and served again
+	if t.failed == 0 { // else the claim exists already
 		if err := t.claimVolume(ctx); err != nil {
 			return "", err
 		}
@@ -86,8 +86,8 @@ func (t *pavTry) created(ctx context.Context) (string, error) {
 	return "without a pod, handle " + record.Status.Handle, nil
 }
 
-// reaches waits until the record's watch has told of one of some phases, and gives the
-// record. The cache has an object before the watch's handler does.
+// reaches waits until the watch has reported that the record was in one of the phases, and returns
+// the record. The cache may have an object before the watch's handler gets it.
 func (t *pavTry) reaches(ctx context.Context, what string, phases ...tarnv1.VolumePhase) (*tarnv1.PavVolume, error) {
 	var record *tarnv1.PavVolume
 	err := t.world.await(ctx, what, func() tryLook {
@@ -114,7 +114,8 @@ func (t *pavTry) reaches(ctx context.Context, what string, phases ...tarnv1.Volu
 	return record, err
 }
 
-// failure is that of the provisioner as it stands, nil where there is none.
+// failure returns the last error of the provisioner as it is now, nil if there is none. Errors of
+// an earlier version of it do not count.
 func (t *pavTry) failure(record *tarnv1.PavVolume) error {
 	e := record.Status.LastError
 	if e == nil || e.ProvisionerGeneration < t.generation {

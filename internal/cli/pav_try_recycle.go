@@ -14,8 +14,8 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// recycled has the volume released and made fit for a next user by the provisioner's own
-// pod, then gives it up to be deleted.
+// recycled has the volume released and cleaned by the provisioner's own pod. Then it gives the
+// volume up for deletion.
 func (t *pavTry) recycled(ctx context.Context) (string, error) {
 	method := t.recycleMethod()
 	if method == "" {
@@ -64,8 +64,8 @@ func (t *pavTry) patchVolume(ctx context.Context, volume *corev1.PersistentVolum
 	return nil
 }
 
-// recycleMethod is one that the provisioner does itself, as far as it is written; empty
-// where it does none.
+// recycleMethod returns a method that the provisioner implements itself, by its unevaluated
+// section. It is empty where there is none.
 func (t *pavTry) recycleMethod() tarnv1.RecycleMethod {
 	section, found, _ := unstructured.NestedFieldNoCopy(t.provisioner.Object, "spec", "volumeRecycling")
 	if !found {

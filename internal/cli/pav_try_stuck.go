@@ -13,17 +13,16 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// failedMount is the reason of the Event by which the kubelet says that it cannot mount a
-// volume of a pod: no field of the pod does.
+// failedMount is the reason of the kubelet's Event for a volume that it cannot mount. No field of
+// the pod says so.
 const failedMount = "FailedMount"
 
-// hopeless are the kubelet's reasons for a container that waits for what a test does not
-// bring about.
+// hopeless are the kubelet's reasons for a waiting container that a test will not resolve.
 var hopeless = []string{
 	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError",
 }
 
-// stuck says which pod of the test cannot start, in the pod's own words; nil if none.
+// stuck returns an error for a pod of the test that cannot start, nil if there is none.
 func (w *tryWorld) stuck(ctx context.Context) error {
 	pods := &corev1.PodList{}
 	if w.ending || w.cached.List(ctx, pods) != nil {
@@ -38,8 +37,9 @@ func (w *tryWorld) stuck(ctx context.Context) error {
 	return nil
 }
 
-// neverStarts says why a pod cannot start, empty if it may. A mount counts for the pod of a
-// step alone, and not for its first seconds: a consumer's fails until the volume is staged.
+// neverStarts says why a pod cannot start, empty if it may. A failed mount counts only for the pod
+// of a step, and only after its first seconds. For a consumer, mounts fail until the volume is
+// staged.
 func neverStarts(ctx context.Context, steps *steppod.Steps, pod *corev1.Pod, now time.Time) string {
 	if pod.DeletionTimestamp != nil {
 		return ""

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// prepareWith reads the objects of --with, which may be of any kind.
+// prepareWith reads the objects of --with, of any kind.
 func (t *pavTry) prepareWith(cmd *cobra.Command) error {
 	for _, file := range t.withFiles {
 		shown, text, err := readInput(cmd, file)
@@ -43,8 +43,8 @@ func (t *pavTry) prepareWith(cmd *cobra.Command) error {
 	return nil
 }
 
-// makeNamespace makes the namespace of the test, which is removed with all that is in it:
-// one that is there already is not taken.
+// makeNamespace creates the namespace of the test. It rejects one that exists, because the test
+// deletes the namespace with all its objects.
 func (t *pavTry) makeNamespace(ctx context.Context) error {
 	err := t.world.live.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: t.namespace}})
 	if t.foreign = apierrors.IsAlreadyExists(err); t.foreign {
@@ -56,8 +56,8 @@ func (t *pavTry) makeNamespace(ctx context.Context) error {
 	return nil
 }
 
-// makeCompanions makes the objects of --with, in the order of the files. What has a
-// namespace and names none comes into that of the test.
+// makeCompanions creates the objects of --with, in the order of the files. A namespaced object that
+// names no namespace is created in that of the test.
 func (t *pavTry) makeCompanions(ctx context.Context) error {
 	for _, o := range t.companions {
 		what := o.GetKind() + " " + o.GetName()

@@ -22,13 +22,13 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// tryWorld is the part of a cluster that concerns one provisioner and one namespace:
-// read from caches fed by watches, which wake those who wait.
+// tryWorld is the part of a cluster that concerns one provisioner and one namespace. It reads from
+// caches; their watches trigger a new check in await.
 type tryWorld struct {
 	live   client.Client
 	cached cache.Cache
 	logs   kubernetes.Interface
-	// ending says that things are cleaned up: what pods wait for is then no failure.
+	// ending says that the cleanup has begun. Pods that cannot start are no failure then.
 	ending bool
 
 	mu      sync.Mutex
@@ -36,8 +36,7 @@ type tryWorld struct {
 	phases  []tryPhase
 }
 
-// newTryWorld connects and returns when the first lists are in; the watches end with
-// ctx.
+// newTryWorld connects, and returns after the caches are filled. The watches end with ctx.
 func newTryWorld(ctx context.Context, to connection, provisioner, namespace string) (*tryWorld, error) {
 	ctrl.SetLogger(logr.Discard())
 	config, err := to.config()
@@ -93,7 +92,7 @@ func (w *tryWorld) follow(ctx context.Context) error {
 	return nil
 }
 
-// OnAdd, OnUpdate and OnDelete are what an informer calls.
+// OnAdd, OnUpdate and OnDelete are called by informers.
 func (w *tryWorld) OnAdd(o any, _ bool) { w.note(o, time.Now()); w.wake() }
 func (w *tryWorld) OnUpdate(_, now any) { w.note(now, time.Now()); w.wake() }
 func (w *tryWorld) OnDelete(any)        { w.wake() }
@@ -111,8 +110,8 @@ func (w *tryWorld) next() <-chan struct{} {
 	return w.changed
 }
 
-// tryLook is what a look at the cluster came to: what is waited for is there, is not
-// there yet and why, or will not come.
+// tryLook is the result of one check: the expected state is reached, is not reached yet (state says
+// why), or cannot be reached (err says why).
 type tryLook struct {
 	done  bool
 	state string
@@ -123,8 +122,8 @@ func done() tryLook              { return tryLook{done: true} }
 func still(state string) tryLook { return tryLook{state: state} }
 func fatal(err error) tryLook    { return tryLook{err: err} }
 
-// await looks at each change whether check is done. It ends when a pod of the test cannot
-// start. When time is up its error says how things are.
+// await repeats check after each change, until it is done or fails. It also fails when a pod of the
+// test cannot start. On a timeout its error says how things stand.
 func (w *tryWorld) await(ctx context.Context, what string, check func() tryLook) error {
 	for {
 		change := w.next()
@@ -143,7 +142,7 @@ func (w *tryWorld) await(ctx context.Context, what string, check func() tryLook)
 	}
 }
 
-// awaitGone waits until an object is gone, or another has its name.
+// awaitGone waits until an object is gone, or another object has its name.
 func (w *tryWorld) awaitGone(ctx context.Context, what string, o client.Object) error {
 	key := client.ObjectKeyFromObject(o)
 	now, _ := o.DeepCopyObject().(client.Object)
@@ -151,7 +150,7 @@ func (w *tryWorld) awaitGone(ctx context.Context, what string, o client.Object) 
 		if err := w.cached.Get(ctx, key, now); err == nil && (o.GetUID() == "" || now.GetUID() == o.GetUID()) {
 			return still(fmt.Sprintf("it still exists, finalizers %q", now.GetFinalizers()))
 		}
-		// What the cache does not have it may not have yet.
+		// The cache may be behind, so that an object is missing there proves nothing.
 		err := w.live.Get(ctx, key, now)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return still(err.Error())
@@ -160,12 +159,12 @@ func (w *tryWorld) awaitGone(ctx context.Context, what string, o client.Object) 
 	})
 }
 
-// remove requests the deletion of an object that may be gone.
+// remove deletes an object that may be gone already.
 func (w *tryWorld) remove(ctx context.Context, o client.Object) error {
 	return client.IgnoreNotFound(w.live.Delete(ctx, o))
 }
 
-// printed is what the containers of a pod have printed, the last lines of each.
+// printed returns the last lines that each container of a pod has printed.
 func (w *tryWorld) printed(ctx context.Context, pod *corev1.Pod) string {
 	const lines = 20
 	var text string

@@ -6,15 +6,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The names by which kubectl finds a plugin, and what completes its command line.
+// The name by which kubectl finds the plugin, and that of the program that completes its arguments.
 const (
 	pluginName          = "kubectl-tarn"
 	pluginCompleterName = "kubectl_complete-tarn"
 )
 
-// CalledAs makes the root command what the program was called as, by a link or a copy:
-// as kubectl-tarn its help is that of `kubectl tarn`; as kubectl_complete-tarn it
-// completes the arguments, the last of which is the word to complete.
+// CalledAs adapts the root command to the name that the program was called by, through a link or a
+// copy. As kubectl-tarn, its help shows `kubectl tarn`. As kubectl_complete-tarn, it completes the
+// arguments; the last of them is the word to complete.
 func CalledAs(root *cobra.Command, program string, args []string) {
 	switch filepath.Base(program) {
 	case pluginName:

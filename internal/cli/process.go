@@ -16,15 +16,15 @@ import (
 
 // ProcessFlags are the flags of every long-running process of Tarn.
 type ProcessFlags struct {
-	// Kubeconfig is a file, or empty: $KUBECONFIG, ~/.kube/config, or the service
-	// account of the pod the process runs in.
+	// Kubeconfig is a file. If it is empty, the process uses $KUBECONFIG, ~/.kube/config, or the
+	// service account of its pod.
 	Kubeconfig string
 	// MetricsAddress and ProbeAddress are host:port, or 0 for none.
 	MetricsAddress, ProbeAddress string
-	// MetricsSecure has metrics served over TLS, to whom the API server lets.
+	// MetricsSecure serves metrics over TLS, and only to callers that the API server allows.
 	MetricsSecure bool
-	// ProfileAddress is host:port of Go's profiles, which tell of memory and time to
-	// whoever can reach them; 0 for nowhere.
+	// ProfileAddress is host:port of Go's profiles; 0 disables them. Anyone who can reach it can
+	// read the process' memory and timing.
 	ProfileAddress string
 	// Verbosity is the highest level that is logged.
 	Verbosity int
@@ -40,13 +40,13 @@ func (f *ProcessFlags) Register(flags *pflag.FlagSet) {
 	flags.IntVarP(&f.Verbosity, "v", "v", 0, "log level: 0 main events, 1 every step, 2 debugging")
 }
 
-// RESTConfig is how to reach the API server. It sets no rate limit of its own: the
-// API server's priority and fairness knows better what it can take.
+// RESTConfig returns how to reach the API server. It sets no client-side rate limit: the API
+// server's priority and fairness knows better what it can take.
 func (f *ProcessFlags) RESTConfig() (*rest.Config, error) {
 	return connection{kubeconfig: f.Kubeconfig}.config()
 }
 
-// Metrics is how metrics are served.
+// Metrics returns how metrics are served.
 func (f *ProcessFlags) Metrics() metricsserver.Options {
 	options := metricsserver.Options{BindAddress: f.MetricsAddress, SecureServing: f.MetricsSecure}
 	if f.MetricsSecure {
@@ -55,8 +55,7 @@ func (f *ProcessFlags) Metrics() metricsserver.Options {
 	return options
 }
 
-// SetUpLogging makes controller-runtime log as the flags say: JSON lines on
-// standard error.
+// SetUpLogging makes controller-runtime log as the flags say, in JSON lines on standard error.
 func (f *ProcessFlags) SetUpLogging() {
 	handler := slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.Level(-f.Verbosity)})
 	logger := logr.FromSlogHandler(lateHandler{Handler: handler})

@@ -86,7 +86,7 @@ func recordNamed(ctx context.Context, c client.Client, name string) (*tarnv1.Pav
 	return record, err
 }
 
-// retryVolume asks the controller for the next attempt, by an annotation that names the
+// retryVolume asks the controller for the next attempt. It sets an annotation that names the
 // current one.
 func retryVolume(ctx context.Context, c client.Client, out io.Writer, name string, currentClass bool) error {
 	record, err := recordNamed(ctx, c, name)
@@ -107,7 +107,8 @@ func retryVolume(ctx context.Context, c client.Client, out io.Writer, name strin
 	return nil
 }
 
-// retryOf is the annotation that has the next attempt of a record begin, and what begins.
+// retryOf returns the value of the annotation that starts a record's next attempt, and words what
+// starts.
 func retryOf(record *tarnv1.PavVolume, currentClass bool) (value, what string, err error) {
 	status := record.Status
 	switch status.Phase {
@@ -159,7 +160,7 @@ func forgetVolume(ctx context.Context, c client.Client, out io.Writer, name stri
 	return nil
 }
 
-// annotate gives a record, as the version that was judged, an annotation.
+// annotate sets an annotation on a record. It fails if the record has changed since it was judged.
 func annotate(ctx context.Context, c client.Client, record *tarnv1.PavVolume, key, value string) error {
 	base := record.DeepCopy()
 	metav1.SetMetaDataAnnotation(&record.ObjectMeta, key, value)

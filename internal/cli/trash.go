@@ -21,27 +21,26 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// kept says that a released volume has its data for now: it is in the trash, or its
-// policy is Retain.
+// kept says whether a released volume still has its data: it is in the trash, or its policy is
+// Retain.
 func kept(vol *corev1.PersistentVolume) bool {
 	return vol.DeletionTimestamp == nil && volume.ReleasedFrom(vol) && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain
 }
 
-// reservedHeld says that a volume was taken out of the trash for a claim that is not
-// bound to it yet.
+// reservedHeld says whether a volume was taken out of the trash for a claim that is not bound yet.
 func reservedHeld(vol *corev1.PersistentVolume) bool {
 	return vol.DeletionTimestamp == nil && volume.Held(vol) && vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID == ""
 }
 
-// trashItem is a volume that can be brought back.
+// trashItem is a volume that can be restored.
 type trashItem struct {
 	Volume string `json:"volume"`
-	// Claim is the one it had, or is being brought back as, as NAMESPACE/NAME.
+	// Claim is NAMESPACE/NAME of the former claim, or of the claim that is being restored.
 	Claim    string `json:"claim"`
 	Capacity string `json:"capacity"`
-	// Until is RFC 3339; nil for no end.
+	// Until is when the retention ends, as RFC 3339; nil if it never ends.
 	Until *time.Time `json:"until,omitempty"`
-	// Then is the reclaim policy it has after that.
+	// Then is the reclaim policy after the retention.
 	Then  string `json:"then"`
 	State string `json:"state"`
 }
@@ -91,7 +90,7 @@ func newTrashCommand() *cobra.Command {
 	return cmd
 }
 
-// noClaims is an error where claims are named in place of the volumes they had.
+// noClaims rejects arguments that name claims instead of volumes.
 func noClaims(cmd *cobra.Command, volumes []string) error {
 	for _, name := range volumes {
 		if strings.Contains(name, "/") {
@@ -123,7 +122,7 @@ func printTrash(w io.Writer, items []trashItem, now time.Time) error {
 	return table.Flush()
 }
 
-// trashItems are the volumes that can be brought back, those with the least time first.
+// trashItems returns the volumes that can be restored, those that expire first at the front.
 func trashItems(volumes []corev1.PersistentVolume, namespace string, now time.Time) []trashItem {
 	items := []trashItem{}
 	for i := range volumes {
@@ -168,8 +167,8 @@ func trashItems(volumes []corev1.PersistentVolume, namespace string, now time.Ti
 	return items
 }
 
-// purgeTrash ends the retention of the volumes named, of all where none is. The
-// controller lets them go after it has looked that nobody uses them.
+// purgeTrash ends the retention of the named volumes, or of all if names is empty. The controller
+// releases each after it has checked that no pod uses it.
 func purgeTrash(ctx context.Context, c client.Client, out io.Writer, names []string, yes bool, now time.Time) error {
 	var failures []error
 	if len(names) == 0 {

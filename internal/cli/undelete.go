@@ -21,9 +21,9 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// undelete makes claims anew on the volumes they had. Each step is seen in the objects:
-// the volume is reserved for the claim by name, the claim is made, the binder binds
-// them. Whoever is ended in between does it again and goes on.
+// undelete creates claims again for the volumes that they had. The progress is kept in the objects:
+// the volume is reserved for the claim by name, the claim exists, the claim is bound. So a command
+// that was interrupted can be repeated and continues.
 type undelete struct {
 	client          client.WithWatch
 	out             io.Writer
@@ -32,7 +32,7 @@ type undelete struct {
 	createNamespace bool
 	allowRecreated  bool
 	timeout         time.Duration
-	// mine are the volumes of the namespace that is brought back.
+	// mine are the volumes of the namespace that is being restored.
 	mine map[types.UID]bool
 }
 
@@ -110,8 +110,9 @@ func (u *undelete) connect(cmd *cobra.Command) (err error) {
 	return err
 }
 
-// volume brings the claim of a volume back, as target where that has a name. Without one its
-// namespace must be the one that the claim was in, not one created later with that name.
+// volume restores the claim of a volume, under the name target if that is set. Without target, the
+// claim's namespace must be the original one. A namespace created later with that name may be
+// another tenant's.
 func (u *undelete) volume(ctx context.Context, name string, target client.ObjectKey) error {
 	vol, err := kube.Get(ctx, u.client, client.ObjectKey{Name: name}, &corev1.PersistentVolume{})
 	if err != nil {
@@ -148,8 +149,8 @@ func (u *undelete) volume(ctx context.Context, name string, target client.Object
 	return nil
 }
 
-// restore reserves a volume for a claim that is not there, and makes the claim. All
-// that the API server may refuse it for is asked before anything is written.
+// restore reserves a volume for a claim that does not exist, and creates the claim. A dry run comes
+// first, so that a claim which the API server rejects changes nothing.
 func (u *undelete) restore(ctx context.Context, vol *corev1.PersistentVolume, target client.ObjectKey, chosen bool) (*corev1.PersistentVolumeClaim, error) {
 	record, err := kube.Get(ctx, u.client, client.ObjectKeyFromObject(vol), &tarnv1.PavVolume{})
 	if err != nil {
@@ -179,7 +180,7 @@ func (u *undelete) restore(ctx context.Context, vol *corev1.PersistentVolume, ta
 		return nil, err
 	}
 	err = u.client.Create(ctx, claim)
-	if apierrors.IsAlreadyExists(err) { // somebody was faster; whose it is, is looked at next
+	if apierrors.IsAlreadyExists(err) { // another writer created it first; the caller checks which volume it uses
 		err = u.client.Get(ctx, target, claim)
 	}
 	if err != nil {
@@ -191,7 +192,7 @@ func (u *undelete) restore(ctx context.Context, vol *corev1.PersistentVolume, ta
 	return claim, nil
 }
 
-// needNamespace gives the namespace of a name, which it creates for a volume if it may.
+// needNamespace returns a namespace by name. It creates a missing one for the volume, if it may.
 func (u *undelete) needNamespace(ctx context.Context, name string, of types.UID) (*corev1.Namespace, error) {
 	namespace, err := kube.Get(ctx, u.client, client.ObjectKey{Name: name}, &corev1.Namespace{})
 	switch {
@@ -211,15 +212,15 @@ func (u *undelete) needNamespace(ctx context.Context, name string, of types.UID)
 	return namespace, nil
 }
 
-// made says whether a namespace was created to bring this volume's claim back, or that of another
-// volume of the namespace: by this command or by one that was interrupted.
+// made says whether a namespace was created to restore this volume's claim, or another claim of the
+// same namespace. This command may have created it, or one that was interrupted.
 func (u *undelete) made(namespace *corev1.Namespace, vol *corev1.PersistentVolume) bool {
 	uid := types.UID(namespace.Annotations[tarnv1.AnnotationUndeleted])
 	return uid == vol.UID || u.mine[uid]
 }
 
-// reserve promises a volume to a claim by name and takes it out of the trash, as the
-// version that was judged: its time may be over this moment.
+// reserve reserves a volume for a claim by name and takes it out of the trash. It fails if the
+// volume has changed since it was judged: its retention may end at this moment.
 func (u *undelete) reserve(ctx context.Context, vol *corev1.PersistentVolume, target client.ObjectKey) error {
 	if reservedFor(vol, target) {
 		return nil
@@ -254,7 +255,7 @@ func (u *undelete) awaitBound(ctx context.Context, claim *corev1.PersistentVolum
 	u.screen.Progress(fmt.Sprintf("claim %s/%s is created for volume %s and waits for the binder", claim.Namespace, claim.Name, claim.Spec.VolumeName))
 	defer u.screen.Done()
 	for ctx.Err() == nil {
-		// A watch without a version begins with the object as it is.
+		// A watch without a version begins with the current state of the object.
 		watch, err := u.client.Watch(ctx, &corev1.PersistentVolumeClaimList{}, client.InNamespace(claim.Namespace),
 			client.MatchingFields{"metadata.name": claim.Name})
 		if err != nil {

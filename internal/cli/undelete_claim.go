@@ -20,8 +20,9 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// knownSince is a time at which a claim of the volume existed, or after which it came to exist:
-// the volume alone is given to a claim that is there.
+// knownSince returns a time at which the volume's claim existed, or after which it was created. It
+// is the creation of the claim or of the volume, whichever is later. A volume is only given to a
+// claim that exists, so its claim cannot have ended before the volume was created.
 func knownSince(vol *corev1.PersistentVolume, memory *volume.ClaimMemory) metav1.Time {
 	if memory != nil && vol.CreationTimestamp.Before(&memory.Created) {
 		return memory.Created
@@ -29,14 +30,13 @@ func knownSince(vol *corev1.PersistentVolume, memory *volume.ClaimMemory) metav1
 	return vol.CreationTimestamp
 }
 
-// reservedFor says that a volume is promised by name to a claim yet to come.
+// reservedFor says whether a volume is reserved by name for a claim that does not exist yet.
 func reservedFor(vol *corev1.PersistentVolume, target client.ObjectKey) bool {
 	ref := vol.Spec.ClaimRef
 	return ref != nil && ref.UID == "" && ref.Namespace == target.Namespace && ref.Name == target.Name
 }
 
-// obstacle says why a volume cannot be given to a claim that is to be made, nil if
-// nothing is in the way.
+// obstacle says why a volume cannot be given to a new claim, nil if it can.
 func obstacle(vol *corev1.PersistentVolume, record *tarnv1.PavVolume, target client.ObjectKey) error {
 	ref := vol.Spec.ClaimRef
 	switch {
@@ -61,8 +61,9 @@ func obstacle(vol *corev1.PersistentVolume, record *tarnv1.PavVolume, target cli
 	return nil
 }
 
-// claimFor is the claim to make for a volume: as the trash has noted it, else as the
-// record has, both of which memoryOf reads, else what the volume alone tells. note is what is worth saying about it.
+// claimFor returns the claim to create for a volume. It uses what memoryOf found: the trash's copy
+// of the claim, else the record's. If there is neither, it uses the volume alone. note is a remark
+// for the user.
 func claimFor(vol *corev1.PersistentVolume, memory *volume.ClaimMemory, target client.ObjectKey) (claim *corev1.PersistentVolumeClaim, note string) {
 	if memory == nil {
 		memory = &volume.ClaimMemory{Spec: corev1.PersistentVolumeClaimSpec{
@@ -82,11 +83,11 @@ func claimFor(vol *corev1.PersistentVolume, memory *volume.ClaimMemory, target c
 		Spec:       memory.Spec,
 	}
 	claim.Spec.VolumeName = vol.Name
-	claim.Spec.DataSource, claim.Spec.DataSourceRef = nil, nil // the data is there, and what it came from may not be
+	claim.Spec.DataSource, claim.Spec.DataSourceRef = nil, nil // the data is there already, and its source may be gone
 	return claim, note
 }
 
-// memoryOf is what is known of the claim that a volume had, nil for nothing.
+// memoryOf returns what is known of the volume's former claim, nil for nothing.
 func memoryOf(vol *corev1.PersistentVolume, record *tarnv1.PavVolume) (*volume.ClaimMemory, error) {
 	memory, err := volume.RememberedClaim(vol)
 	if err != nil || memory != nil || record == nil {
@@ -99,7 +100,7 @@ func memoryOf(vol *corev1.PersistentVolume, record *tarnv1.PavVolume) (*volume.C
 	if err := json.Unmarshal(record.Spec.ClaimSnapshot.Raw, claim); err != nil {
 		return nil, fmt.Errorf("claimSnapshot of PavVolume %s is not a claim: %w", record.Name, err)
 	}
-	text, err := volume.RememberClaim(claim) // leaves out what binders note
+	text, err := volume.RememberClaim(claim) // leaves out the annotations that binders set
 	if err != nil {
 		return nil, err
 	}
@@ -107,8 +108,8 @@ func memoryOf(vol *corev1.PersistentVolume, record *tarnv1.PavVolume) (*volume.C
 	return memory, json.Unmarshal([]byte(text), memory)
 }
 
-// namespace brings every claim of a namespace back that can be. What cannot is told,
-// and holds up no other.
+// namespace restores every claim of a namespace that can be restored. It reports the others and
+// continues.
 func (u *undelete) namespace(ctx context.Context, name string) error {
 	volumes := &corev1.PersistentVolumeList{}
 	if err := u.client.List(ctx, volumes); err != nil {

@@ -60,7 +60,7 @@ func newUninstallCommand() *cobra.Command {
 	return cmd
 }
 
-// namespacedKinds asks the API server for the kinds whose objects lie in namespaces, once.
+// namespacedKinds asks the API server once for all kinds of namespaced objects.
 func (c connection) namespacedKinds() (func() ([]*metav1.APIResourceList, error), error) {
 	config, err := c.config()
 	if err != nil {
@@ -73,30 +73,29 @@ func (c connection) namespacedKinds() (func() ([]*metav1.APIResourceList, error)
 	return sync.OnceValues(asked.ServerPreferredNamespacedResources), nil
 }
 
-// uninstaller takes Tarn out of a cluster.
+// uninstaller removes Tarn from a cluster.
 type uninstaller struct {
 	client client.WithWatch
-	// kinds asks what can lie in namespaces, which whoever has an account may; nil for nothing
-	// but what this program knows.
+	// kinds returns the kinds of namespaced objects; every account may ask for them. Nil means only
+	// the kinds that this program knows.
 	kinds func() ([]*metav1.APIResourceList, error)
 	out   io.Writer
-	// keep has volumes stay as they are.
+	// keep keeps the volumes and their data.
 	keep bool
-	// abandoned says that no controller of Tarn worked when this began.
+	// abandoned says that no controller of Tarn was running when the command began.
 	abandoned bool
-	// releases names the releases of helm that were seen to be Tarn's, with a record in
-	// its namespace.
+	// releases names the helm releases that installed Tarn and keep their records in its namespace.
 	releases []string
 }
 
-// look finds out whether a controller works.
+// look finds out whether a controller is running.
 func (u *uninstaller) look(ctx context.Context) error {
 	leader, err := u.leader(ctx)
 	u.abandoned = leader == ""
 	return err
 }
 
-// tell prints the plan; what is in the way of it is an error.
+// tell prints the plan. A blocked plan is an error.
 func (u *uninstaller) tell(ctx context.Context) error {
 	if err := u.look(ctx); err != nil {
 		return err
@@ -116,7 +115,7 @@ func (u *uninstaller) tell(ctx context.Context) error {
 	return nil
 }
 
-// survey gathers all that there is, also of others in Tarn's namespace.
+// survey gathers everything, including other users' objects in Tarn's namespace.
 func (u *uninstaller) survey(ctx context.Context) (*installed, error) {
 	in, err := u.gather(ctx)
 	if err != nil {
@@ -127,7 +126,7 @@ func (u *uninstaller) survey(ctx context.Context) (*installed, error) {
 	return in, err
 }
 
-// blocked prints what is in the way of a plan, and says whether there is any.
+// blocked prints what blocks a plan, and returns an error if anything does.
 func (u *uninstaller) blocked(p uninstallPlan) error {
 	if len(p.blockers) == 0 {
 		return nil
@@ -138,8 +137,8 @@ func (u *uninstaller) blocked(p uninstallPlan) error {
 	return fmt.Errorf("not uninstalled: see above the obstacles (%d) and what to do about each", len(p.blockers))
 }
 
-// run does the plan, a step after the other. What a step leaves may change what is in
-// the way, as when pools are emptied, so the cluster is read anew before each.
+// run executes the plan step by step. It reads the cluster again before each step, because a step
+// may change what blocks the next one, as emptying the pools does.
 func (u *uninstaller) run(ctx context.Context) error {
 	if err := u.look(ctx); err != nil {
 		return err

@@ -27,13 +27,13 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// lookAgain is how often what goes in its own time is looked at.
+// lookAgain is how often the uninstaller checks objects that it waits for.
 const lookAgain = 250 * time.Millisecond
 
-// podsGo is how long the last pods of provisioners have to go.
+// podsGo is how long the uninstaller waits for the last pods of provisioners.
 const podsGo = 20 * time.Second
 
-// do does one step in what was gathered before it.
+// do executes one step. in is what was gathered before the step.
 func (u *uninstaller) do(ctx context.Context, step uninstallStep, in *installed) error {
 	switch step {
 	case stepPools:
@@ -53,8 +53,8 @@ func (u *uninstaller) do(ctx context.Context, step uninstallStep, in *installed)
 	return u.deleteRest(ctx)
 }
 
-// until waits until nothing is left of what was to go; what is left is named when the
-// time is over.
+// until waits until left returns no more names. On a timeout its error lists the names that are
+// left.
 func (u *uninstaller) until(ctx context.Context, left func(*installed) []string) error {
 	var last []string
 	err := wait.PollUntilContextCancel(ctx, lookAgain, true, func(ctx context.Context) (bool, error) {
@@ -88,7 +88,7 @@ func (u *uninstaller) emptyPools(ctx context.Context, in *installed) error {
 		for i := range now.pools {
 			names = append(names, now.pools[i].Name)
 		}
-		for i := range now.records { // which go after their volumes
+		for i := range now.records { // records are deleted after their volumes
 			r := &now.records[i]
 			if r.Status.Phase == tarnv1.VolumeDeleting && slices.Contains(given, r.Name) && !slices.Contains(names, r.Name) {
 				names = append(names, r.Name)
@@ -98,8 +98,8 @@ func (u *uninstaller) emptyPools(ctx context.Context, in *installed) error {
 	})
 }
 
-// endControllers deletes what writes to volumes, and waits until it has ended: from
-// here on nobody else touches what Tarn keeps.
+// endControllers deletes the processes that write to volumes, and waits until they have ended. From
+// then on only this command changes Tarn's objects.
 func (u *uninstaller) endControllers(ctx context.Context) error {
 	for _, name := range []string{"tarn-api", kube.ControllerName} {
 		if err := u.remove(ctx, workload("Deployment", name)); err != nil {
@@ -116,7 +116,7 @@ func (u *uninstaller) endControllers(ctx context.Context) error {
 	return err
 }
 
-// untilNoPods waits until no pod of some parts of Tarn runs.
+// untilNoPods waits until the given parts of Tarn have no pods.
 func (u *uninstaller) untilNoPods(ctx context.Context, parts ...string) error {
 	return wait.PollUntilContextCancel(ctx, lookAgain, true, func(ctx context.Context) (bool, error) {
 		pods := &corev1.PodList{}
@@ -129,16 +129,16 @@ func (u *uninstaller) untilNoPods(ctx context.Context, parts ...string) error {
 	})
 }
 
-// letVolumesGo takes off volumes and records what only Tarn would take off. With
-// --keep-volumes nothing may destroy them from then on; else there are none but those of
-// others, which get the policy that they had.
+// letVolumesGo removes Tarn's finalizers from volumes and records. With --keep-volumes, the volumes
+// get policy Retain, so nothing destroys them later. Otherwise only other drivers' volumes are
+// left; they get back the policy that they had.
 func (u *uninstaller) letVolumesGo(ctx context.Context, in *installed) error {
 	for i := range in.volumes {
 		v := &in.volumes[i]
 		base := v.DeepCopy()
 		ours := ofTarn(v, in.drivers())
 		switch {
-		case ours || volume.ReleasedFrom(v): // only those to be kept are left
+		case ours || volume.ReleasedFrom(v): // every volume still here is to be kept
 			v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 			delete(v.Annotations, tarnv1.AnnotationReclaimPolicy)
 			volume.Untrash(v)
@@ -180,8 +180,8 @@ func (u *uninstaller) letVolumesGo(ctx context.Context, in *installed) error {
 	return nil
 }
 
-// recorded says that the record of a volume is there, which names it no longer when it is
-// let go.
+// recorded says whether the volume's record exists. A volume that is released no longer names its
+// record.
 func (in *installed) recorded(v *corev1.PersistentVolume) bool {
 	return slices.ContainsFunc(in.records, func(r tarnv1.PavVolume) bool {
 		return r.Name == v.Name && string(r.UID) == v.Annotations[tarnv1.AnnotationRecord]
@@ -206,8 +206,8 @@ func (u *uninstaller) deleteProvisioners(ctx context.Context, in *installed) err
 	return u.untilForgotten(ctx, drivers)
 }
 
-// untilForgotten waits until no kubelet knows the drivers, which the node agents see to.
-// Without agents nobody does, and a kubelet that has one more name on its list is no harm.
+// untilForgotten waits until the node agents have removed the drivers from all kubelets. Without
+// agents it stops waiting: a driver left in a kubelet's list does no harm.
 func (u *uninstaller) untilForgotten(ctx context.Context, drivers map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -227,9 +227,9 @@ func (u *uninstaller) untilForgotten(ctx context.Context, drivers map[string]boo
 	return err
 }
 
-// endAgents deletes the node agents, when the last pods of provisioners have gone: a pod
-// cannot end before its agent has unmounted what it has of Tarn. One that does not go, as
-// on a node that is silent, holds up nothing.
+// endAgents deletes the node agents after the last pods of provisioners are gone. A pod can end
+// only after its agent has unmounted Tarn's volumes. A pod that does not end, as on an unreachable
+// node, delays this only until a timeout.
 func (u *uninstaller) endAgents(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, podsGo)
 	defer cancel()
@@ -255,9 +255,9 @@ func (u *uninstaller) endAgents(ctx context.Context) error {
 	return u.untilNoPods(ctx, "node")
 }
 
-// deleteRest deletes the node agents and everything that `tarn install` or the chart has
-// made: the custom resources, which are without objects by now, and the namespace last,
-// if nobody else has anything in it.
+// deleteRest deletes the node agents and everything that `tarn install` or the chart has created.
+// The custom resources have no objects by now. The namespace is deleted last, and stays if it holds
+// objects of others.
 func (u *uninstaller) deleteRest(ctx context.Context) error {
 	if err := u.endAgents(ctx); err != nil {
 		return err
@@ -307,8 +307,8 @@ func (u *uninstaller) deleteRest(ctx context.Context) error {
 	return nil
 }
 
-// resources are the custom resources of Tarn's groups that there are, also those of
-// another release than this program's.
+// resources returns the custom resource definitions of Tarn's groups, including those of other
+// releases.
 func (u *uninstaller) resources(ctx context.Context) ([]*unstructured.Unstructured, error) {
 	list := &apiextensionsv1.CustomResourceDefinitionList{}
 	if err := u.client.List(ctx, list); err != nil {
@@ -327,12 +327,13 @@ func (u *uninstaller) resources(ctx context.Context) ([]*unstructured.Unstructur
 	return found, nil
 }
 
-// goLast are the kinds that go last, in their order: they carry a label that keeps them
-// from being deleted, and others may have to see to their end.
+// goLast are the kinds to delete last, in this order. They carry a label that protects them from
+// deletion, and other controllers may have to finalize them.
 var goLast = []string{"CustomResourceDefinition", "Namespace"}
 
-// unprotect lifts the protection of an object. The policy is gone by now, but may be
-// enforced a moment longer, also of a namespace without the label, which one that stays is left as.
+// unprotect lifts the protection of an object. The policy is deleted by now, but may be enforced a
+// moment longer, even for a namespace without the label. So the label is set to "false"; it is
+// removed from a namespace that stays.
 func (u *uninstaller) unprotect(ctx context.Context, o *unstructured.Unstructured, stays bool) error {
 	if !slices.Contains(goLast, o.GetKind()) {
 		return nil
@@ -348,7 +349,7 @@ func (u *uninstaller) unprotect(ctx context.Context, o *unstructured.Unstructure
 	return nil
 }
 
-// untilGone waits for the end of an object that others may have to see to first.
+// untilGone waits until an object is gone, for kinds that other controllers may have to finalize.
 func (u *uninstaller) untilGone(ctx context.Context, o *unstructured.Unstructured) error {
 	if !slices.Contains(goLast, o.GetKind()) {
 		return nil
@@ -361,8 +362,8 @@ func (u *uninstaller) untilGone(ctx context.Context, o *unstructured.Unstructure
 	})
 }
 
-// release deletes an object of Tarn's and takes off the finalizer that a controller,
-// which has ended, would take off.
+// release deletes one of Tarn's objects and removes its finalizer. The controller that would remove
+// it has ended.
 func (u *uninstaller) release(ctx context.Context, o client.Object, finalizer string) error {
 	if err := u.remove(ctx, o); err != nil {
 		return err
@@ -370,7 +371,7 @@ func (u *uninstaller) release(ctx context.Context, o client.Object, finalizer st
 	return u.letGo(ctx, o, finalizer)
 }
 
-// letGo takes a finalizer off an object.
+// letGo removes a finalizer from an object.
 func (u *uninstaller) letGo(ctx context.Context, o client.Object, finalizer string) error {
 	base, ok := o.DeepCopyObject().(client.Object)
 	if !ok || !controllerutil.RemoveFinalizer(o, finalizer) {
@@ -382,7 +383,7 @@ func (u *uninstaller) letGo(ctx context.Context, o client.Object, finalizer stri
 	return nil
 }
 
-// remove deletes an object, if it is there; so must be its kind.
+// remove deletes an object. It is no error if the object or its kind does not exist.
 func (u *uninstaller) remove(ctx context.Context, o client.Object) error {
 	err := u.client.Delete(ctx, o)
 	if err == nil || apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {

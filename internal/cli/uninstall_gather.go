@@ -23,35 +23,35 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// installed is what there is of Tarn in a cluster.
+// installed holds the objects of Tarn in a cluster.
 type installed struct {
 	provisioners []pavv1.PavProvisioner
 	records      []tarnv1.PavVolume
 	stages       []tarnv1.PavStage
 	pools        []tarnv1.PersistentVolumeSet
 	apps         []tarnv1.App
-	// volumes are those that Tarn's provisioners serve or that it holds in its trash.
+	// volumes are the volumes that Tarn's provisioners serve, and those in Tarn's trash.
 	volumes []corev1.PersistentVolume
-	// claims are those for which a plugin is making a volume, and those by which Tarn has
-	// some made or scrubbed.
+	// claims are the claims for which a plugin is creating a volume, and those by which Tarn has
+	// volumes created or scrubbed.
 	claims []corev1.PersistentVolumeClaim
-	// alone are the controllers that do Kubernetes' work in its place, as the arguments of
-	// Tarn's Deployment have it.
+	// alone are the controllers that run in place of Kubernetes' own, by the arguments of Tarn's
+	// Deployment.
 	alone []string
-	// abandoned says that no controller of Tarn works, so that nothing destroys volumes
-	// or lets go of what it holds.
+	// abandoned says that no controller of Tarn is running. So nothing destroys volumes, and
+	// nothing removes Tarn's finalizers.
 	abandoned bool
 	// ended says that this command has ended the controllers.
 	ended bool
 	// strangers names the claims in Tarn's namespace that are not Tarn's.
 	strangers []string
-	// theirs names what others have in Tarn's namespace, lost what of it goes with it; they
-	// are looked for before steps alone.
+	// theirs names objects of others that keep Tarn's namespace. lost names those that are deleted
+	// with the namespace. Both are gathered only before steps.
 	theirs, lost []string
 }
 
-// gather reads it all live. A kind that the API server does not serve, as after half an
-// uninstallation, has no objects.
+// gather reads everything without a cache. A kind that the API server does not serve has no
+// objects, as after an interrupted uninstallation.
 func (u *uninstaller) gather(ctx context.Context) (*installed, error) {
 	provisioners, records, stages := &pavv1.PavProvisionerList{}, &tarnv1.PavVolumeList{}, &tarnv1.PavStageList{}
 	pools, apps := &tarnv1.PersistentVolumeSetList{}, &tarnv1.AppList{}
@@ -82,9 +82,9 @@ func (u *uninstaller) gather(ctx context.Context) (*installed, error) {
 	return in, nil
 }
 
-// inPlaceOfKubernetes names the controllers of Tarn's Deployment that Kubernetes has too,
-// and that run here because Kubernetes' own are switched off. Where there is none, as with
-// processes on hosts, nothing in the cluster tells.
+// inPlaceOfKubernetes names the controllers in Tarn's Deployment that run because Kubernetes' own
+// are disabled. Without that Deployment, as with processes on hosts, nothing in the cluster shows
+// it.
 func (u *uninstaller) inPlaceOfKubernetes(ctx context.Context) ([]string, error) {
 	d := &appsv1.Deployment{}
 	err := u.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: kube.ControllerName}, d)
@@ -102,14 +102,14 @@ func (u *uninstaller) inPlaceOfKubernetes(ctx context.Context) ([]string, error)
 	return nil, nil
 }
 
-// substitutes reads the flag --controllers of `tarn controller`, as that does: given more
-// than once, the words of all count, and one with a minus wins. Its default has neither.
+// substitutes reads the flag --controllers as `tarn controller` does. If it is given several times,
+// all names count, and a name with a minus wins. The flag's default contains neither controller.
 func substitutes(args []string) []string {
 	flags := pflag.NewFlagSet("controller", pflag.ContinueOnError)
 	flags.ParseErrorsAllowlist.UnknownFlags = true
 	words := flags.StringSlice("controllers", nil, "")
 	if err := flags.Parse(args); err != nil {
-		return nil // neither does the controller start
+		return nil // the controller does not start with these either
 	}
 	var found []string
 	for _, name := range []string{"bind", "protect"} {
@@ -120,7 +120,7 @@ func substitutes(args []string) []string {
 	return found
 }
 
-// withClaims adds to the names of volumes whose they were, as far as anything says so.
+// withClaims adds to each volume's name the claim that it belonged to, as far as that is known.
 func (in *installed) withClaims(volumes []string) []string {
 	claims := map[string]string{}
 	for i := range in.volumes {
@@ -150,7 +150,7 @@ func few(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// drivers are the names of provisioners, also of those that were removed by force.
+// drivers returns the names of all provisioners, including those that were removed by force.
 func (in *installed) drivers() map[string]bool {
 	names := map[string]bool{}
 	for i := range in.provisioners {
@@ -168,9 +168,9 @@ func ofTarn(v *corev1.PersistentVolume, drivers map[string]bool) bool {
 		strings.HasPrefix(v.Annotations[volume.AnnProvisionedBy], tarnv1.GroupVersion.Group+"/")
 }
 
-// leader names the controller that works, empty where none does: one renews its lease
-// several times within the time it is held for. Its clock is not ours, so it is watched
-// for that long instead of asked for the time.
+// leader names the controller that holds the lease and renews it, empty if there is none. A running
+// controller renews its lease several times within the lease's duration. Its clock may differ from
+// this one, so leader watches the lease for that long and does not compare times.
 func (u *uninstaller) leader(ctx context.Context) (string, error) {
 	var began time.Time
 	var seen, holder string

@@ -11,14 +11,14 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// blocker is what is in the way of uninstalling Tarn, and what to do about it.
+// blocker is an obstacle to uninstalling Tarn, and how to remove it.
 type blocker struct{ what, remedy string }
 
-// uninstallStep is one step; each may be done twice without harm.
+// uninstallStep is one step; each may be repeated without harm.
 type uninstallStep string
 
-// The steps in their order. What only a running controller can do comes before it ends;
-// provisioners go while the node agents run, so that the kubelets forget their drivers.
+// The steps in their order. Work that needs a running controller comes before the controllers end.
+// Provisioners are deleted while the node agents run, so that the kubelets forget their drivers.
 const (
 	stepPools        uninstallStep = "pools"
 	stepDestruction  uninstallStep = "destruction"
@@ -28,7 +28,7 @@ const (
 	stepRest         uninstallStep = "rest"
 )
 
-// plannedStep is a step with what it comes to in this cluster.
+// plannedStep is a step, and what it will do in this cluster.
 type plannedStep struct {
 	step uninstallStep
 	what string
@@ -39,7 +39,7 @@ type uninstallPlan struct {
 	steps    []plannedStep
 }
 
-// next is the first step that is not done yet; nil when all are.
+// next returns the first step that is not done yet; nil when all are.
 func (p uninstallPlan) next(done map[uninstallStep]bool) *plannedStep {
 	for i := range p.steps {
 		if !done[p.steps[i].step] {
@@ -67,7 +67,7 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 	add(true, stepControllers, "delete tarn-api and tarn-controller and wait until they have ended")
 	kept := len(in.kept())
 	left := 0
-	for i := range in.records { // those of a pool go with it
+	for i := range in.records { // the records of a pool are deleted with it
 		if in.abandoned || len(in.pools) == 0 || !in.onErrand(in.records[i].Spec.Claim.Namespace, in.records[i].Spec.Claim.Name) {
 			left++
 		}
@@ -96,8 +96,8 @@ func planUninstall(in *installed, keep bool) uninstallPlan {
 	return p
 }
 
-// withoutTarn says what becomes of the whole cluster when a controller goes that does
-// Kubernetes' work in its place, and by which words Kubernetes' own are switched off.
+// withoutTarn says what the cluster loses with each controller that runs in place of Kubernetes'
+// own. off is the value of --controllers that disables Kubernetes' own.
 var withoutTarn = map[string]struct{ what, off string }{
 	"bind": {
 		"Tarn binds claims instead of Kubernetes, and without Tarn no controller would",
@@ -109,7 +109,7 @@ var withoutTarn = map[string]struct{ what, off string }{
 	},
 }
 
-// blockers is what only its owner can decide about, or what would lose data.
+// blockers returns everything that would lose data, or that only the owner of an object can decide.
 func blockers(in *installed, keep bool) []blocker {
 	var found []blocker
 	add := func(what, remedy string, args ...any) {
@@ -141,10 +141,10 @@ func blockers(in *installed, keep bool) []blocker {
 	for i := range in.claims {
 		c := &in.claims[i]
 		switch {
-		case in.abandoned: // nobody makes it; it is let go
+		case in.abandoned: // no controller creates its volume; the claim is released
 		case !errand(c):
 			add(fmt.Sprintf("a volume is being made for claim %s/%s", c.Namespace, c.Name), "wait until it is bound, or delete it: tarn explain claim %s/%s", c.Namespace, c.Name)
-		case len(in.pools) == 0: // else they go with their pools
+		case len(in.pools) == 0: // else the claims are deleted with their pools
 			add(fmt.Sprintf("claim %s/%s belongs to a volume that is being recycled", c.Namespace, c.Name), "wait until that is done: tarn explain claim %s/%s", c.Namespace, c.Name)
 		}
 	}
@@ -166,15 +166,16 @@ func blockers(in *installed, keep bool) []blocker {
 	return found
 }
 
-// stagesInTheWay names the volumes that pods have on some node, with what has to be done
-// before their pods are deleted.
+// stagesInTheWay names the volumes that pods use on nodes. first is what the user must do before
+// the pods are deleted.
 func (in *installed) stagesInTheWay(first string) (found []blocker) {
 	for i := range in.stages {
 		s := &in.stages[i]
 		what := fmt.Sprintf("volume %s is in use on node %s", s.Spec.VolumeName, s.Spec.NodeName)
 		remedy := first + "delete the pods that use it: tarn explain volume " + s.Spec.VolumeName
-		// As after `kubectl delete -f`, twice: a Tarn that comes back ends the stage as soon as no
-		// pod runs on it, and mends nothing of it until then.
+		// This happens after a second `kubectl delete -f`. When Tarn is installed again, it
+		// unstages the volume as soon as no pod uses it, and does not repair the volume before
+		// that.
 		if in.abandoned && s.DeletionTimestamp != nil {
 			remedy = "delete the pods that use it, and install Tarn again when their containers have ended, so that it unstages the volume: tarn explain volume " + s.Spec.VolumeName
 		}
@@ -183,15 +184,15 @@ func (in *installed) stagesInTheWay(first string) (found []blocker) {
 	return found
 }
 
-// appInTheWay says why an application has to go first, and how; what is empty where it
-// need not. With its App go its claims, so whoever keeps volumes has to say so before: in
-// the spec, as the controller writes on the claims what that says, while the App is there.
+// appInTheWay says why an application must be deleted first, and how; what is empty where it need
+// not. An App's claims are deleted with it, so to keep the volumes the user must first say so in
+// the spec. While the App exists, the controller copies that setting from the spec to the claims.
 func (in *installed) appInTheWay(a *tarnv1.App, keep bool) (what, remedy string) {
 	preserve := fmt.Sprintf("kubectl annotate pvc --overwrite -n %s -l %s=%s %s=true", a.Namespace, tarnv1.LabelApp, a.Name, tarnv1.AnnotationPreserve)
 	end := fmt.Sprintf("kubectl delete app -n %s %s", a.Namespace, a.Name)
 	deployed, going := fmt.Sprintf("application %s/%s is deployed", a.Namespace, a.Name), fmt.Sprintf("application %s/%s is being deleted", a.Namespace, a.Name)
 	if in.abandoned {
-		end += " --wait=false" // nobody lets it go but this command, the next time
+		end += " --wait=false" // only the next run of this command removes its finalizer
 	}
 	switch {
 	case a.DeletionTimestamp == nil && keep:
@@ -207,11 +208,11 @@ func (in *installed) appInTheWay(a *tarnv1.App, keep bool) (what, remedy string)
 	case len(in.stages) > 0:
 		return going, "Tarn deletes its volumes when it works again; before you install it, keep them: " + preserve
 	}
-	return "", "" // it is let go
+	return "", "" // this command releases it
 }
 
-// preserveInSpec is the command that has an App's volumes preserved, with what goes before
-// the next one; empty where its spec says so of all.
+// preserveInSpec returns the command that has an App's volumes preserved, ready to be followed by
+// another command. It is empty where the spec says so for all volumes already.
 func preserveInSpec(a *tarnv1.App) string {
 	var changes []string
 	for i := range a.Spec.Volumes {
@@ -225,11 +226,11 @@ func preserveInSpec(a *tarnv1.App) string {
 	return fmt.Sprintf("kubectl patch app -n %s %s --type=json -p '[%s]' && ", a.Namespace, a.Name, strings.Join(changes, ", "))
 }
 
-// inTheWay says why a volume that does not go by itself is, and how it goes.
+// inTheWay says why a volume is not deleted by itself, and how to delete it.
 func (in *installed) inTheWay(v *corev1.PersistentVolume) (what, remedy string) {
 	ref := v.Spec.ClaimRef
 	switch {
-	case volume.DeletionProtected(v) && (ref == nil || leftBehind(v)): // what else is in its way is said when that is lifted
+	case volume.DeletionProtected(v) && (ref == nil || leftBehind(v)): // other obstacles are reported when that is lifted
 		return fmt.Sprintf("volume %s is protected from deletion", v.Name),
 			fmt.Sprintf("kubectl label pv %s %s-", v.Name, tarnv1.LabelDeletionProtection)
 	case in.forgotten(v) && (ref == nil || leftBehind(v)):
@@ -251,8 +252,8 @@ func (in *installed) inTheWay(v *corev1.PersistentVolume) (what, remedy string) 
 		fmt.Sprintf("kubectl delete pvc -n %s %s", ref.Namespace, ref.Name)
 }
 
-// goes says whether nobody need do anything about a volume: it is being destroyed, it
-// goes with its pool, or it is another driver's and bound, which Tarn only lets go.
+// goes says whether a volume needs no action by the user. It is being destroyed, it is deleted with
+// its pool, or it is bound and another driver's, which Tarn only releases.
 func (in *installed) goes(v *corev1.PersistentVolume) bool {
 	switch {
 	case volume.DeletionProtected(v) && ofTarn(v, in.drivers()): // nothing destroys it
@@ -261,7 +262,7 @@ func (in *installed) goes(v *corev1.PersistentVolume) bool {
 		return true
 	case in.spare(v), len(in.pools) > 0 && v.Spec.ClaimRef != nil && in.onErrand(v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name):
 		return true
-	case superfluous(v): // it is destroyed once a binder calls it Released
+	case superfluous(v): // it is destroyed once a binder sets its phase to Released
 		return !in.forgotten(v)
 	case !ofTarn(v, in.drivers()):
 		return !volume.ReleasedFrom(v)
@@ -270,26 +271,26 @@ func (in *installed) goes(v *corev1.PersistentVolume) bool {
 	return leftBehind(v) && destroyed && !in.forgotten(v)
 }
 
-// leftBehind says that a volume was a claim's that is gone, also where what was to be
-// done with it since has failed and is tried again.
+// leftBehind says whether a volume's claim is gone. That includes a Failed volume, which the
+// controllers retry.
 func leftBehind(v *corev1.PersistentVolume) bool {
 	failed := v.Status.Phase == corev1.VolumeFailed && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID != ""
 	return failed || volume.ReleasedFrom(v)
 }
 
-// spare says whether a volume goes with the pool that has had it made.
+// spare says whether a volume is deleted with the pool that had it created.
 func (in *installed) spare(v *corev1.PersistentVolume) bool {
 	return v.Spec.ClaimRef == nil && slices.ContainsFunc(in.pools, func(set tarnv1.PersistentVolumeSet) bool {
 		return v.Annotations[tarnv1.AnnotationPoolUID] == string(set.UID) && set.Annotations[tarnv1.AnnotationOrphan] != "true"
 	})
 }
 
-// superfluous says whether a pool has given a volume up, to be destroyed.
+// superfluous says whether a pool has given a volume up for deletion.
 func superfluous(v *corev1.PersistentVolume) bool {
 	return volume.GivenUp(v, Namespace) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 }
 
-// kept are the volumes that are there when the pools are gone.
+// kept returns the volumes that remain after the pools are gone.
 func (in *installed) kept() []corev1.PersistentVolume {
 	surrendered := in.surrendered()
 	return slices.DeleteFunc(slices.Clone(in.volumes), func(v corev1.PersistentVolume) bool {
@@ -298,8 +299,8 @@ func (in *installed) kept() []corev1.PersistentVolume {
 	})
 }
 
-// surrendered names the volumes that pools have given up and that are not destroyed yet.
-// Nobody had them, so they go also where volumes are to be kept.
+// surrendered names the volumes that pools have given up and that are not destroyed yet. They have
+// never had a claim, so they are destroyed even where volumes are to be kept.
 func (in *installed) surrendered() []string {
 	var names []string
 	for i := range in.volumes {
@@ -310,14 +311,14 @@ func (in *installed) surrendered() []string {
 	return names
 }
 
-// forgotten says that nothing knows any more how a volume was made, and so nothing
-// destroys it: its record went with a Tarn that was uninstalled and left it.
+// forgotten says that no record tells how a volume was created, so nothing can destroy its storage.
+// An earlier Tarn left the volume behind when it was uninstalled.
 func (in *installed) forgotten(v *corev1.PersistentVolume) bool {
 	return v.Annotations[tarnv1.AnnotationRecord] != "" &&
 		in.recordOf(v.Name) == nil
 }
 
-// recordOf is how a volume was made; nil where nothing knows that.
+// recordOf returns the record of how a volume was created; nil where there is none.
 func (in *installed) recordOf(name string) *tarnv1.PavVolume {
 	if i := slices.IndexFunc(in.records, func(r tarnv1.PavVolume) bool { return r.Name == name }); i >= 0 {
 		return &in.records[i]
@@ -325,16 +326,16 @@ func (in *installed) recordOf(name string) *tarnv1.PavVolume {
 	return nil
 }
 
-// ends says whether a record goes by itself, as what it stands for is destroyed, or as
-// it is of a pool.
+// ends says whether a record is deleted by itself: its volume is being destroyed, or it belongs to
+// a pool.
 func (in *installed) ends(r *tarnv1.PavVolume) bool {
 	return r.DeletionTimestamp != nil || r.Status.Phase == tarnv1.VolumeDeleting || r.Status.Phase == tarnv1.VolumeUndoing ||
 		len(in.pools) > 0 && in.onErrand(r.Spec.Claim.Namespace, r.Spec.Claim.Name)
 }
 
-// underWay names the volumes that a controller is destroying, which it is to end also where
-// volumes are to be kept: half of one is of use to nobody. Those that pools have given up
-// are waited for by themselves.
+// underWay names the volumes that a controller is destroying. It must finish even where volumes are
+// to be kept, because a partly destroyed volume is useless. Volumes that pools have given up are
+// not included; another step waits for them.
 func (in *installed) underWay() []string {
 	var names []string
 	surrendered := in.surrendered()
@@ -348,13 +349,13 @@ func (in *installed) underWay() []string {
 	return names
 }
 
-// halves names the volumes whose making or destruction nobody ends, as no controller works.
+// halves names the partly created or destroyed volumes that no controller will finish.
 func (in *installed) halves() []string {
 	var names []string
 	for i := range in.records {
 		r := &in.records[i]
 		switch r.Status.Phase {
-		case tarnv1.VolumeCreating, tarnv1.VolumeCreated: // else its volume is whole
+		case tarnv1.VolumeCreating, tarnv1.VolumeCreated: // else its volume is complete
 			if in.hasVolume(r.Name) {
 				continue
 			}
@@ -369,16 +370,15 @@ func (in *installed) halves() []string {
 	return names
 }
 
-// unattended says that nobody goes on with what was begun: no controller works, or it has
-// been ended.
+// unattended says that no controller continues what was begun: none was running, or this command
+// has ended it.
 func (in *installed) unattended() bool { return in.abandoned || in.ended }
 
 func (in *installed) hasVolume(name string) bool {
 	return slices.ContainsFunc(in.volumes, func(v corev1.PersistentVolume) bool { return v.Name == name })
 }
 
-// destroyed names the volumes that a running controller has to destroy, where none is
-// in the way.
+// destroyed names the volumes that a running controller must destroy, once nothing blocks the plan.
 func (in *installed) destroyed() []string {
 	var names []string
 	for i := range in.records {

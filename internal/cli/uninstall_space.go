@@ -22,7 +22,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// belongings are the kinds of Kubernetes' own that somebody would miss.
+// belongings are Kubernetes' kinds of objects that a user would miss.
 var belongings = []schema.GroupVersionKind{
 	{Version: "v1", Kind: "Pod"}, {Version: "v1", Kind: "ReplicationController"}, {Version: "v1", Kind: "Service"},
 	{Version: "v1", Kind: "ConfigMap"}, {Version: "v1", Kind: "Secret"}, {Version: "v1", Kind: "PersistentVolumeClaim"},
@@ -33,44 +33,44 @@ var belongings = []schema.GroupVersionKind{
 	{Group: "networking.k8s.io", Version: "v1", Kind: "Ingress"},
 }
 
-// accessories are kinds that mean nothing without what they are about: those of others
-// keep no namespace, and are named as what goes with it. So are those of all kinds that
-// are neither here nor custom resources, as Roles and autoscalers are.
+// accessories are kinds that mean nothing without the objects that they are about. If they are not
+// Tarn's, they do not keep the namespace, but are listed as deleted with it. The same applies to
+// all kinds that are neither listed here nor custom resources, such as Roles and autoscalers.
 var accessories = []schema.GroupVersionKind{
 	{Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy"},
 	{Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"},
 	{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"},
 }
 
-// ofTheCluster is what clusters put into every namespace, by kind.
+// ofTheCluster is what clusters create in every namespace, by kind.
 var ofTheCluster = map[string][]string{
 	"ConfigMap":      {"kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert"},
 	"ServiceAccount": {"default", "builder", "deployer"},
 	"RoleBinding":    {"system:deployers", "system:image-builders", "system:image-pullers"},
 }
 
-// byTheWay are kinds whose objects Kubernetes makes of others, or of what happens.
+// byTheWay are kinds whose objects Kubernetes derives from other objects or from events.
 var byTheWay = []schema.GroupKind{
 	{Kind: "Event"}, {Group: "events.k8s.io", Kind: "Event"}, {Kind: "Endpoints"}, {Group: "discovery.k8s.io", Kind: "EndpointSlice"},
 	{Group: "apps", Kind: "ControllerRevision"}, {Group: "storage.k8s.io", Kind: "CSIStorageCapacity"}, {Group: "metrics.k8s.io", Kind: "PodMetrics"},
 }
 
-// unlabelled is what the chart makes without labels, by kind.
+// unlabelled is what the chart creates without labels, by kind.
 var unlabelled = map[string][]string{
 	"NetworkPolicy": {"tarn", "tarn-scrub", "tarn-api", "tarn-metrics"},
 	"Lease":         {kube.ControllerName},
 }
 
-// space is what lies in Tarn's namespace, but for what the cluster puts into every one.
+// space lists the objects in Tarn's namespace, without those that the cluster creates in every one.
 type space struct {
-	// theirs names what is somebody else's and keeps the namespace, lost what else is, which
-	// goes with it.
+	// theirs names objects of others that keep the namespace. lost names objects of others that are
+	// deleted with it.
 	theirs, lost []string
-	// ours is what Tarn or its chart has made.
+	// ours are the objects that Tarn or its chart has created.
 	ours []metav1.PartialObjectMetadata
 }
 
-// space looks at all that lies in Tarn's namespace.
+// space lists all objects in Tarn's namespace.
 func (u *uninstaller) space(ctx context.Context) (space, error) {
 	own, err := ownNames()
 	if err != nil {
@@ -90,7 +90,7 @@ func (u *uninstaller) space(ctx context.Context) (space, error) {
 	}
 	others := u.otherKinds(definitions)
 	for _, kind := range others {
-		// What may not be listed, or is not served now, nobody needs to take Tarn away.
+		// A kind that may not be listed, or is not served now, must not block the uninstallation.
 		if items, err := u.residents(ctx, Namespace, kind); err == nil {
 			found = append(found, items...)
 		}
@@ -102,20 +102,21 @@ func (u *uninstaller) space(ctx context.Context) (space, error) {
 			continue
 		}
 		items, err := u.residents(ctx, Namespace, kind)
-		if err != nil { // whose it is: the one that serves it is not well, or there is no right to look
+		if err != nil { // it counts as theirs: the API server behind it is down, or the caller may not list it
 			unread = append(unread, fmt.Sprintf("%s, which cannot be listed", definitions.Items[i].Name))
 		}
 		found = append(found, items...)
 	}
-	// The last look comes when Tarn's custom resources are gone.
+	// The last check comes after Tarn's custom resource definitions are deleted, so releases adds
+	// up.
 	u.releases = append(u.releases, releases(definitions)...)
 	s := sortSpace(found, own, u.releases, slices.Concat(accessories, others))
 	s.theirs = append(s.theirs, unread...)
 	return s, nil
 }
 
-// otherKinds are those that lie in namespaces and can be listed, but for those that are
-// looked at anyway, and those whose objects are made of others.
+// otherKinds returns the namespaced kinds that can be listed. It leaves out the kinds that are
+// checked anyway, and those whose objects Kubernetes derives from others.
 func (u *uninstaller) otherKinds(definitions *apiextensionsv1.CustomResourceDefinitionList) []schema.GroupVersionKind {
 	if u.kinds == nil {
 		return nil
@@ -127,7 +128,7 @@ func (u *uninstaller) otherKinds(definitions *apiextensionsv1.CustomResourceDefi
 	for i := range definitions.Items {
 		known = append(known, schema.GroupKind{Group: definitions.Items[i].Spec.Group, Kind: definitions.Items[i].Spec.Names.Kind})
 	}
-	lists, _ := u.kinds() // with an error of a group that does not answer come those that do
+	lists, _ := u.kinds() // if one API group does not answer, the lists of the others still arrive
 	var kinds []schema.GroupVersionKind
 	for _, list := range lists {
 		version, err := schema.ParseGroupVersion(list.GroupVersion)
@@ -145,8 +146,8 @@ func (u *uninstaller) otherKinds(definitions *apiextensionsv1.CustomResourceDefi
 	return kinds
 }
 
-// residents lists the objects of a kind in a namespace, by what is said of each and
-// not what is in it: Secrets are not read.
+// residents lists the metadata of a kind's objects in a namespace. It does not read their contents,
+// such as the data of Secrets.
 func (u *uninstaller) residents(ctx context.Context, namespace string, kind schema.GroupVersionKind) ([]metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
@@ -160,7 +161,7 @@ func (u *uninstaller) residents(ctx context.Context, namespace string, kind sche
 	return list.Items, nil
 }
 
-// foreignKind is the kind of a custom resource that lies in namespaces and is not Tarn's.
+// foreignKind returns the kind of a namespaced custom resource that is not Tarn's.
 func foreignKind(d *apiextensionsv1.CustomResourceDefinition) (schema.GroupVersionKind, bool) {
 	if d.Spec.Scope != apiextensionsv1.NamespaceScoped || d.Spec.Group == tarnv1.GroupVersion.Group || d.Spec.Group == pavv1.GroupVersion.Group {
 		return schema.GroupVersionKind{}, false
@@ -173,7 +174,7 @@ func foreignKind(d *apiextensionsv1.CustomResourceDefinition) (schema.GroupVersi
 	return schema.GroupVersionKind{}, false
 }
 
-// ownNames are the objects of Tarn's namespace that `tarn install` applies, by kind.
+// ownNames returns the objects that `tarn install` creates in Tarn's namespace, by kind.
 func ownNames() (map[string][]string, error) {
 	objects, err := deploy.Objects()
 	if err != nil {
@@ -188,7 +189,7 @@ func ownNames() (map[string][]string, error) {
 	return own, nil
 }
 
-// releases names the releases of helm that Tarn's custom resources are of and whose
+// releases names the helm releases that installed Tarn's custom resource definitions and whose
 // records lie in Tarn's namespace.
 func releases(definitions *apiextensionsv1.CustomResourceDefinitionList) []string {
 	var names []string
@@ -201,9 +202,9 @@ func releases(definitions *apiextensionsv1.CustomResourceDefinitionList) []strin
 	return names
 }
 
-// sortSpace tells what is Tarn's from what is somebody else's, and of that what is of a
-// kind that keeps no namespace. What another object there has made goes with that, and is
-// not named beside it.
+// sortSpace separates Tarn's objects from those of others. Of the latter, kinds in passing do not
+// keep the namespace. An object owned by another one there is deleted with its owner, so it is not
+// listed.
 func sortSpace(found []metav1.PartialObjectMetadata, own map[string][]string, releases []string, passing []schema.GroupVersionKind) space {
 	there := map[types.UID]bool{}
 	for i := range found {
@@ -213,7 +214,7 @@ func sortSpace(found []metav1.PartialObjectMetadata, own map[string][]string, re
 	for i := range found {
 		o := &found[i]
 		switch {
-		case slices.Contains(ofTheCluster[o.Kind], o.Name), slices.Contains(own[o.Kind], o.Name): // those go by name
+		case slices.Contains(ofTheCluster[o.Kind], o.Name), slices.Contains(own[o.Kind], o.Name): // these are recognized by name
 		case slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return there[r.UID] }):
 		case isOurs(o):
 			s.ours = append(s.ours, *o)
@@ -229,7 +230,7 @@ func sortSpace(found []metav1.PartialObjectMetadata, own map[string][]string, re
 	return s
 }
 
-// isOurs says that the chart or a controller has made an object.
+// isOurs says whether the chart or a controller has created an object.
 func isOurs(o *metav1.PartialObjectMetadata) bool {
 	switch o.Kind {
 	case "PersistentVolumeClaim":
@@ -244,7 +245,8 @@ func isOurs(o *metav1.PartialObjectMetadata) bool {
 		slices.Contains(unlabelled[o.Kind], o.Name)
 }
 
-// isRecord says that a Secret is what Kubernetes or helm keep of Tarn.
+// isRecord says whether a Secret belongs to a service account of Tarn's or is helm's record of a
+// release.
 func isRecord(o *metav1.PartialObjectMetadata, accounts, releases []string) bool {
 	if account := o.Annotations[corev1.ServiceAccountNameKey]; account != "" {
 		return slices.Contains(accounts, account) || slices.Contains(ofTheCluster["ServiceAccount"], account)
@@ -252,8 +254,8 @@ func isRecord(o *metav1.PartialObjectMetadata, accounts, releases []string) bool
 	return o.Labels["owner"] == "helm" && slices.Contains(releases, o.Labels["name"])
 }
 
-// errand says whether a claim is one by which Tarn has a volume made or scrubbed: its name
-// and its owner are of one uid. A name alone is anybody's.
+// errand says whether Tarn created a claim to have a volume created or scrubbed. The claim's name
+// must contain the uid of its owner, because any user may choose such a name.
 func errand(claim metav1.Object) bool {
 	return claim.GetNamespace() == Namespace && slices.ContainsFunc(claim.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
 		switch r.Kind {
@@ -266,12 +268,13 @@ func errand(claim metav1.Object) bool {
 	})
 }
 
-// fillers is how the names of the claims begin by which a set has volumes made; policy
-// pools.tarn.dev keeps them for it.
+// fillers returns the prefix of the claims by which a set has volumes created. Policy
+// pools.tarn.dev reserves these names for the set.
 func fillers(set types.UID) string { return volume.PoolPrefix + string(set) + "-" }
 
-// onErrand says whether a claim that something refers to is, or was, one of those. One
-// that is gone tells no owner, so its name has to be of a pool or a volume that there is.
+// onErrand says whether a claim that an object refers to is, or was, one of those of errand. A
+// claim that is gone shows no owner, so its name must contain the uid of an existing pool or
+// volume.
 func (in *installed) onErrand(namespace, name string) bool {
 	named := func(c corev1.PersistentVolumeClaim) bool { return c.Namespace == namespace && c.Name == name }
 	switch {
@@ -284,8 +287,8 @@ func (in *installed) onErrand(namespace, name string) bool {
 		slices.ContainsFunc(in.volumes, func(v corev1.PersistentVolume) bool { return name == volume.ScrubClaim(&v) })
 }
 
-// leaveSteps says whether the namespace of step pods has anything that somebody would miss, as
-// the Secrets of a provisioner. It stays then.
+// leaveSteps says whether the namespace of step pods holds an object that a user would miss, such
+// as a provisioner's Secret. Then the namespace stays.
 func (u *uninstaller) leaveSteps(ctx context.Context) (stays bool, err error) {
 	for _, kind := range belongings {
 		found, err := u.residents(ctx, tarnv1.StepNamespace, kind)
@@ -301,8 +304,8 @@ func (u *uninstaller) leaveSteps(ctx context.Context) (stays bool, err error) {
 	return false, nil
 }
 
-// leaveSpace says whether the namespace has to stay, as others have something in it. From
-// one that stays all of Tarn's is taken, which else goes with it.
+// leaveSpace says whether the namespace must stay, because it holds objects of others. If it stays,
+// Tarn's own objects in it are deleted one by one.
 func (u *uninstaller) leaveSpace(ctx context.Context) (stays bool, err error) {
 	s, err := u.space(ctx)
 	if err != nil || len(s.theirs) == 0 {

@@ -59,14 +59,14 @@ func newVolumeListCommand(flags *appFlags) *cobra.Command {
 	return cmd
 }
 
-// volumeRow is a volume as JSON and YAML have it: what the API says of it, and whose it is.
+// volumeRow is a volume in JSON and YAML: the API's fields, and the app that it belongs to.
 type volumeRow struct {
 	App      string `json:"app"`
 	Detached bool   `json:"detached"`
 	appplan.Volume
 }
 
-// volumesOf gives the app that is named, else all, with their volumes.
+// volumesOf returns the named app, or all apps, with their volumes.
 func volumesOf(cmd *cobra.Command, calls apps, namespace string, args []string) ([]appplan.App, error) {
 	if len(args) == 0 {
 		return calls.List(cmd.Context(), namespace)
@@ -75,7 +75,7 @@ func volumesOf(cmd *cobra.Command, calls apps, namespace string, args []string) 
 	if err != nil {
 		return nil, err
 	}
-	// What is in use is asked for apart: it is dear.
+	// The bytes in use come from a call of their own, because it is expensive.
 	if app.Volumes, err = calls.Volumes(cmd.Context(), namespace, args[0]); err != nil {
 		return nil, err
 	}

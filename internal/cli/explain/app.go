@@ -17,8 +17,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// ofApp finds out what an App waits for, from its claims to its pods, and gives its state
-// in a word.
+// ofApp finds what an App waits for, from its claims to its pods. It returns the App's state in a
+// word or two.
 func (s *story) ofApp(app *tarnv1.App) string {
 	o := Object{App, app.Namespace, app.Name}
 	pods := ptr.Deref(app.Spec.Replicas, 1)
@@ -45,7 +45,7 @@ func (s *story) ofApp(app *tarnv1.App) string {
 		s.weigh(s.claimsOfApp(true)...) // what a claim says is newer
 	default:
 		link.State, link.Since, link.Reason = "not Ready", moment(ready.LastTransitionTime.Time), ready.Reason
-		why := appplan.Brief(ready.Message) // the log is told of the pod
+		why := appplan.Brief(ready.Message) // the pod's own link has the log
 		link.Message += "; " + why
 		s.blame("%s", why)
 		s.partsOfApp(app)
@@ -53,8 +53,7 @@ func (s *story) ofApp(app *tarnv1.App) string {
 	return link.State
 }
 
-// changedAt is when an App was last asked for anything: its controller writes the status
-// alone.
+// changedAt returns when a user last changed an App. Its controller writes only the status.
 func changedAt(app *tarnv1.App) time.Time {
 	at := app.CreationTimestamp.Time
 	for _, m := range app.ManagedFields {
@@ -65,7 +64,7 @@ func changedAt(app *tarnv1.App) time.Time {
 	return at
 }
 
-// refusedApp says what stands in the way of what an App asks for.
+// refusedApp says what blocks the spec of an App.
 func (s *story) refusedApp(app *tarnv1.App, link *Link, message string) {
 	link.Next = "when you change its spec, or remove what blocks it"
 	s.blame("its spec is rejected: %s", message)
@@ -82,8 +81,8 @@ func (s *story) refusedApp(app *tarnv1.App, link *Link, message string) {
 	}
 }
 
-// notItsOwn tells of a claim that has the name of an App's and is not marked as its. It is
-// the App's to take where it is no other's, and nobody uses it.
+// notItsOwn reports a claim with the name of one of the App's volumes, but without the App's
+// labels. If it belongs to no other App and no pod uses it, the link offers to give it to this App.
 func (s *story) notItsOwn(app *tarnv1.App, c *claimView, name string) {
 	link := s.add(Link{Object: c.Object, State: "not owned", Since: moment(c.Claim.CreationTimestamp.Time),
 		Message: "the claim name that its volume " + name + " needs is taken by a claim that does not belong to the app"})
@@ -100,8 +99,8 @@ func (s *story) notItsOwn(app *tarnv1.App, c *claimView, name string) {
 	}
 }
 
-// partsOfApp follows an App that was deployed to what it waits for: its claims, then its
-// Deployment, then its pods.
+// partsOfApp follows a deployed App to what it waits for: its claims, then its Deployment, then its
+// pods.
 func (s *story) partsOfApp(app *tarnv1.App) {
 	before, followed := s.cause, false
 	ready := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionReady)
@@ -112,11 +111,11 @@ func (s *story) partsOfApp(app *tarnv1.App) {
 	}
 	for _, p := range s.view.Pods {
 		if p.Pod.DeletionTimestamp != nil && (waits || forGrowth || len(s.view.Pods) > 1) {
-			continue // it gives way to another, or is not what is waited for
+			continue // another pod replaces it, or it is not what the App waits for
 		}
 		s.podOfApp(p, waits)
 		followed = true
-		break // the others wait for the like
+		break // the others wait for the same
 	}
 	if s.cause == before && s.followOther(func(part *story) bool { return part.rank == rankLarger }) {
 		return
@@ -126,9 +125,9 @@ func (s *story) partsOfApp(app *tarnv1.App) {
 	}
 }
 
-// claimsOfApp gives the chains of its claims, and how much each keeps the App: one that
-// grows does not, as its pods may wait for something else, nor one that is being deleted
-// under pods that serve.
+// claimsOfApp returns the chains of the App's claims, each with its rank for the App. A claim that
+// grows does not block the App, because its pods may wait for something else. Nor does a claim that
+// is being deleted under pods that serve.
 func (s *story) claimsOfApp(serves bool) []*story {
 	var parts []*story
 	for _, c := range s.view.Claims {
@@ -154,10 +153,10 @@ func (s *story) claimsOfApp(serves bool) []*story {
 	return parts
 }
 
-// replicaSetRefused is the reason of a Deployment that may not make what makes its pods.
+// replicaSetRefused is the reason of a Deployment that may not create its ReplicaSet.
 const replicaSetRefused = "ReplicaSetCreateError"
 
-// workloadOfApp tells of a Deployment that cannot make its pods.
+// workloadOfApp reports a Deployment that cannot create its pods, and says whether it is one.
 func (s *story) workloadOfApp(d *appsv1.Deployment) bool {
 	for i := range d.Status.Conditions {
 		c := &d.Status.Conditions[i]
@@ -171,8 +170,8 @@ func (s *story) workloadOfApp(d *appsv1.Deployment) bool {
 	return false
 }
 
-// podOfApp follows a pod that is not ready. Where its claims are what is waited for, that
-// is told already.
+// podOfApp follows a pod that is not ready. told says that the pod waits for its claims, which are
+// reported already.
 func (s *story) podOfApp(p *podView, told bool) {
 	o := Object{Pod, p.Pod.Namespace, p.Pod.Name}
 	asked := *s.view
@@ -186,7 +185,7 @@ func (s *story) podOfApp(p *podView, told bool) {
 	s.heed(part)
 	s.links = append(s.links, part.links[0])
 	if told {
-		part.links[0].Next = "" // it goes on when what was told does
+		part.links[0].Next = "" // the pod continues when its claims do
 	}
 	if told || part.cause == "" || part.rank == rankLarger {
 		return
@@ -197,7 +196,8 @@ func (s *story) podOfApp(p *podView, told bool) {
 	s.rank = part.rank
 }
 
-// beyond leaves out the links of claims that are bound and only in the way of reading.
+// beyond leaves out the links of bound claims and their volumes, which only distract from the
+// cause.
 func beyond(links []*Link, claims []*claimView) []*Link {
 	bound := map[Object]bool{}
 	for _, c := range claims {
@@ -215,7 +215,8 @@ func beyond(links []*Link, claims []*claimView) []*Link {
 	return rest
 }
 
-// endingApp finds out what keeps an App that is to go: its pods go first, then its claims.
+// endingApp finds what keeps an App that is being deleted: its pods are deleted first, then its
+// claims.
 func (s *story) endingApp(app *tarnv1.App, ready *metav1.Condition) {
 	link := s.links[0]
 	link.Next = "when its pods are gone, and then its claims except those to preserve"
@@ -248,7 +249,7 @@ func (s *story) endingApp(app *tarnv1.App, ready *metav1.Condition) {
 	}
 	s.controllerSilent("", app.DeletionTimestamp.Time)
 	if !slices.Contains(app.Finalizers, tarnv1.FinalizerApp) {
-		s.cause = "" // Tarn has let it go
+		s.cause = "" // Tarn has released it
 	}
 	s.keepers(link.Object, "app", app, tarnv1.FinalizerApp, true)
 }

@@ -17,7 +17,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// boundClaim says by what path a claim has its volume, or what is the matter with that.
+// boundClaim says how a bound claim got its volume, and what is wrong with the volume.
 func (s *story) boundClaim(c *claimView) {
 	vol := c.Volume.Volume
 	o := Object{Volume, "", c.Claim.Spec.VolumeName}
@@ -51,22 +51,22 @@ func (s *story) boundClaim(c *claimView) {
 	if len(users) > 0 {
 		s.fine += "; used by pod " + join(users)
 	}
-	s.weigh(parts...) // it has to be there before it can grow
+	s.weigh(parts...) // the volume must exist before it can grow
 }
 
-// doomed tells of a claim's volume that is to go, and what holds it. Whoever uses the claim
-// goes on as before, so it is not the cause of anything.
+// doomed reports a claim's volume that is being deleted, and what keeps it. The claim's pods are
+// not affected, so it is not the cause of anything.
 func (s *story) doomed(v *volumeView) *story {
 	part := s.part("")
 	part.endingVolume(v)
-	for _, l := range part.links { // by the command it would go at once, from under its user
+	for _, l := range part.links { // the command would delete it at once, under its consumer
 		l.Command = ""
 	}
 	part.cause, part.rank = fmt.Sprintf("its volume %s is being deleted, and still exists only because %s", v.Name, part.cause), rankDoomed
 	return part
 }
 
-// path says by what a volume came to be.
+// path says how a volume was created and who stages it.
 func path(v *volumeView) string {
 	class := "without class"
 	if name := volume.ClassOfVolume(v.Volume); name != "" {
@@ -85,7 +85,7 @@ func path(v *volumeView) string {
 	return class + ", written by hand"
 }
 
-// resize finds out how far the growing of a claim has come, where it was asked for.
+// resize finds how far the expansion of a claim has come, if the claim asks for one.
 func (s *story) resize(c *claimView) {
 	wanted, has := volume.Request(c.Claim), c.Claim.Status.Capacity[corev1.ResourceStorage]
 	status := c.Claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
@@ -107,14 +107,14 @@ func (s *story) resize(c *claimView) {
 	case corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		link.Next = fmt.Sprintf("when you remove what rejects it, or request another size above %s in the claim", has.String())
 		switch limit, beyond := volume.BeyondLimit(c.Claim); {
-		case c.Volume.Record != nil && beyond && link.Reason == steppod.ReasonRefused: // else it grows in no size
+		case c.Volume.Record != nil && beyond && link.Reason == steppod.ReasonRefused: // else it grows to no size
 			s.growsBeyondLimit(c, link, has, limit)
 			return
 		case c.Volume.Record != nil:
 			link.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Record.Spec.Provisioner.Name)
 		case c.Volume.Provisioner != nil && status == corev1.PersistentVolumeClaimControllerResizeInfeasible:
 			link.Next = byHand
-		case c.Volume.Provisioner != nil: // grown by hand, but not on the node
+		case c.Volume.Provisioner != nil: // expanded by hand, but not on the node
 			link.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Provisioner.Name)
 		}
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
@@ -131,8 +131,8 @@ func (s *story) resize(c *claimView) {
 	}
 }
 
-// growsBeyondLimit is about a claim that asks for more than its own limit, which nobody can
-// change. A smaller size can be asked for, but not what the claim has.
+// growsBeyondLimit is about a claim that requests more than its own limit, which nothing can
+// change. The request can be reduced, but not down to the size that the claim has.
 func (s *story) growsBeyondLimit(c *claimView, link *Link, has, limit resource.Quantity) {
 	if limit.Cmp(has) <= 0 {
 		link.Next = fmt.Sprintf("never: the claim's own limit of %s allows no larger volume and cannot be changed; create a larger claim and copy the data", limit.String())
@@ -142,10 +142,10 @@ func (s *story) growsBeyondLimit(c *claimView, link *Link, has, limit resource.Q
 	link.Command = kubectl(c.Object.Namespace, "patch", "pvc", c.Object.Name, "-p", fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, limit.String()))
 }
 
-// byHand says when a volume grows that a PavProvisioner stages and has not made.
+// byHand says when a volume grows that a PavProvisioner stages but did not create.
 const byHand = "never by itself: Tarn did not make it; expand the storage by hand, then set its size in the volume"
 
-// expansion tells of the journal and the pod of a volume that grows.
+// expansion reports the progress and the pod of a volume's expansion.
 func (s *story) expansion(v *volumeView) {
 	e := v.Record.Status.Expansion
 	link := s.add(Link{Object: Object{Kind: pavVolume, Name: v.Record.Name}, State: "growing", Message: fmt.Sprintf("to %s, attempt %d", resource.NewQuantity(e.TargetCapacity, resource.BinarySI), e.Attempts)})
@@ -163,7 +163,7 @@ func (s *story) expansion(v *volumeView) {
 	}
 }
 
-// nodeResize is about a volume that has grown and whose node has yet to follow.
+// nodeResize is about a volume whose storage has grown, but not yet its file system on the node.
 func (s *story) nodeResize(c *claimView, link *Link) {
 	link.Next = "when the kubelet of a node that uses the volume next syncs the pod, within about a minute"
 	running := false
@@ -202,7 +202,7 @@ func (s *story) nodeResize(c *claimView, link *Link) {
 	}
 }
 
-// resizeSilent is about a resize that nobody has begun.
+// resizeSilent is about an expansion that no controller has begun.
 func (s *story) resizeSilent(c *claimView, link *Link) {
 	if e := newest(c.Events, "VolumeResizeFailed", "ExternalExpanding"); e != nil {
 		link.Reason, link.Message = e.Reason, link.Message+"; "+e.Message
@@ -220,7 +220,7 @@ func (s *story) resizeSilent(c *claimView, link *Link) {
 	}
 }
 
-// lostClaim says why a claim is Lost, and how it comes back.
+// lostClaim says why a claim is Lost, and how to restore it.
 func (s *story) lostClaim(c *claimView) {
 	vol, name := c.Volume.Volume, c.Claim.Spec.VolumeName
 	o := Object{Volume, "", name}
@@ -254,7 +254,7 @@ func (s *story) lostClaim(c *claimView) {
 	}
 }
 
-// misbound is about a claim whose volume points elsewhere.
+// misbound is about a claim whose volume is bound to another claim.
 func (s *story) misbound(c *claimView, o Object) {
 	ref := c.Volume.Volume.Spec.ClaimRef
 	link := s.add(Link{Object: o, State: string(c.Volume.Volume.Status.Phase), Since: phaseSince(c.Volume.Volume), Next: "when the volume names this claim again, by its UID"})
@@ -279,7 +279,7 @@ func (s *story) misbound(c *claimView, o Object) {
 	}
 }
 
-// lostVolume is the manifest of a volume of Tarn's that was removed by force, from its
+// lostVolume returns the manifest of a volume of Tarn's that was removed by force, made from its
 // record.
 func lostVolume(c *claimView) (string, bool) {
 	r := c.Volume.Record
@@ -288,7 +288,7 @@ func lostVolume(c *claimView) (string, bool) {
 	}
 	class := &storagev1.StorageClass{}
 	if json.Unmarshal(r.Spec.ClassSnapshot.Raw, class) != nil || r.Status.NodeName != "" {
-		return "", false // of a volume of one node, only the volume knew by which label
+		return "", false // a volume of one node: only the volume knew the node's label
 	}
 	csi := map[string]any{"driver": r.Spec.Provisioner.Name, "volumeHandle": r.Status.Handle}
 	if len(class.Parameters) > 0 {

@@ -10,33 +10,33 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// story is a chain, or a part of one, while it is found out.
+// story is a chain, or a part of one, while it is being built.
 type story struct {
 	view  *View
 	links []*Link
-	// cause is in a few words what everything waits for, empty while all is well, and
-	// rank how much.
+	// cause says in a few words what everything waits for; it is empty if all is well. rank says
+	// how strongly the cause blocks whatever waits for it.
 	cause string
 	rank  rank
-	// doubt is what is wrong though nothing waits for it; it is told where there is no
+	// doubt says what is wrong although nothing waits for it. It is reported where there is no
 	// cause.
 	doubt string
-	// name orders parts of like rank.
+	// name orders parts of equal rank.
 	name string
-	// first says of a part that a kubelet does it before it starts the pod, ends that it
-	// is a stage which has to end.
+	// first says that a kubelet does this part before it starts the pod. ends says that this part
+	// is a stage that must end.
 	first, ends bool
-	// others are the parts that are not the cause, what ranks first in front.
+	// others are the parts that are not the cause, the lowest rank first.
 	others []*story
-	// fine is what the verdict of a healthy object says after its name.
+	// fine is what the verdict of a healthy object says after the object's name.
 	fine string
-	// onController says that it mattered whether Tarn's controller runs.
+	// onController says that the answer depends on whether Tarn's controller runs.
 	onController bool
-	// again says that it takes a second look to tell what passes from what stays.
+	// again says that only a second read can tell what passes from what stays.
 	again bool
 }
 
-// chain finds out the answer. It only computes.
+// chain builds the answer. It reads only the View.
 func chain(v *View) *Explanation {
 	s := &story{view: v}
 	var state string
@@ -68,14 +68,14 @@ func chain(v *View) *Explanation {
 	return e
 }
 
-// heed takes over what a part of the chain wants of the whole.
+// heed copies from a part what concerns the whole chain.
 func (s *story) heed(part *story) {
 	s.onController = s.onController || part.onController
 	s.again = s.again || part.again
 }
 
-// tell puts the links into an answer: those of the cause, then what is aside and not told
-// yet.
+// tell adds the links to an answer: those of the cause, then the other links that are not among
+// them.
 func (e *Explanation) tell(s *story) {
 	for _, l := range s.links {
 		link := *l
@@ -105,7 +105,7 @@ func (u unread) String() string {
 	return fmt.Sprintf("each %s", u.Object.Kind)
 }
 
-// add puts a link at the end of the chain and gives it, to be completed.
+// add appends a link to the chain and returns it, to be completed.
 func (s *story) add(l Link) *Link {
 	s.links = append(s.links, &l)
 	return &l
@@ -114,11 +114,11 @@ func (s *story) add(l Link) *Link {
 // ago words how long something has lasted.
 func (s *story) ago(t time.Time) string { return duration.HumanDuration(s.view.Now.Sub(t)) }
 
-// young says whether something is so new that its controller may not have seen it.
+// young says whether something is so new that its controller may not have seen it yet.
 func (s *story) young(t time.Time) bool { return s.view.Now.Sub(t) < answerTime }
 
-// answerTime is how long a controller that runs may take to answer.
+// answerTime is how long a running controller may take to react.
 const answerTime = 5 * time.Second
 
-// notRead is the state of what could not be read.
+// notRead is the state of an object that could not be read.
 const notRead = "not read"

@@ -12,7 +12,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// ofClaim finds out why a claim is not in use, and gives its state in a word.
+// ofClaim finds why a claim cannot be used, and returns its state in a word.
 func (s *story) ofClaim(c *claimView) string {
 	claim := c.Claim
 	if claim == nil {
@@ -26,7 +26,7 @@ func (s *story) ofClaim(c *claimView) string {
 	case claim.DeletionTimestamp != nil:
 		link.State, link.Since = "Terminating", moment(claim.DeletionTimestamp.Time)
 		s.endingClaim(c)
-		s.rank = min(s.rank, rankEnding) // none, where nothing is told to keep it
+		s.rank = min(s.rank, rankEnding) // no rank if nothing is known to keep it
 	case claim.Status.Phase == corev1.ClaimLost:
 		link.Since = nil
 		if e := newest(c.Events, "ClaimLost", "ClaimMisbound"); e != nil {
@@ -37,7 +37,7 @@ func (s *story) ofClaim(c *claimView) string {
 			s.rank = rankLost
 		}
 	case claim.Status.Phase == corev1.ClaimBound:
-		link.Since = nil // no object tells since when
+		link.Since = nil // no object records since when
 		s.boundClaim(c)
 	default:
 		s.pendingClaim(c)
@@ -45,7 +45,7 @@ func (s *story) ofClaim(c *claimView) string {
 	return s.links[at].State
 }
 
-// claimMissing tells of a claim that a pod names and that is not there.
+// claimMissing reports a claim that a pod names and that does not exist.
 func (s *story) claimMissing(c *claimView) {
 	link := s.add(Link{Object: c.Object, State: "missing"})
 	if s.view.unknown(Claim, c.Object.Namespace, c.Object.Name) {
@@ -57,7 +57,7 @@ func (s *story) claimMissing(c *claimView) {
 	s.rank = rankAbsent
 }
 
-// wants says what a claim asks for.
+// wants words what a claim asks for.
 func wants(claim *corev1.PersistentVolumeClaim) string {
 	class := volume.ClassOf(claim)
 	switch {
@@ -72,7 +72,7 @@ func wants(claim *corev1.PersistentVolumeClaim) string {
 	return fmt.Sprintf("asks for %s %s %s, %s", size.String(), volume.AccessOf(claim.Spec.AccessModes), volume.ModeOf(claim), class)
 }
 
-// pendingClaim finds out why a claim has no volume.
+// pendingClaim finds why a claim has no volume.
 func (s *story) pendingClaim(c *claimView) {
 	claim := c.Claim
 	class := volume.ClassOf(claim)
@@ -98,21 +98,21 @@ func (s *story) pendingClaim(c *claimView) {
 	default:
 		s.provisioned(c)
 	}
-	if s.cause == "" && s.fine == "" { // where little can be read, its Events still tell
+	if s.cause == "" && s.fine == "" { // even if little can be read, the Events may tell
 		s.toldByEvent(c.Events)
 	}
 }
 
-// binderWaits is the reason of the Event by which a binder says that it waits for a provisioner.
+// binderWaits is the reason of a binder's Event which says that it waits for a provisioner.
 const binderWaits = "ExternalProvisioning"
 
-// binderDelay is how much later than a provisioner a binder may tell that it waits for it: Tarn's
-// does so where many claims are on their way (restTime and mostDelay in internal/controller/bind).
+// binderDelay is how much later than a provisioner a binder may post its Event. Tarn's binder
+// delays it while it handles many claims (restTime and mostDelay in internal/controller/bind).
 const binderDelay = 62 * time.Second
 
-// toldByEvent goes by the newest Event about an object. That a binder waits for a provisioner it
-// may say again and again: what was said of it since it began to, and by another a short time
-// before, is nearer to the cause.
+// toldByEvent uses the newest Event about an object. A binder may repeat that it waits for a
+// provisioner. So any other Event since the binder began to wait is nearer to the cause. An Event
+// of the provisioner also counts if it is a little older.
 func (s *story) toldByEvent(events []corev1.Event) {
 	e := newest(events)
 	if e == nil {
@@ -132,7 +132,7 @@ func (s *story) toldByEvent(events []corev1.Event) {
 	s.blame("%s", e.Message)
 }
 
-// preboundClaim is about a claim that names its volume and is not bound to it.
+// preboundClaim is about a claim that names its volume but is not bound to it.
 func (s *story) preboundClaim(c *claimView) {
 	claim, vol := c.Claim, c.Volume.Volume
 	o := Object{Volume, "", claim.Spec.VolumeName}
@@ -161,8 +161,8 @@ func (s *story) preboundClaim(c *claimView) {
 	}
 }
 
-// namesAnothers is about a claim that names a volume which belongs to another claim, or was to
-// be its own and does not name it.
+// namesAnothers is about a claim that names another claim's volume, or a volume that should be its
+// own but does not name it.
 func (s *story) namesAnothers(c *claimView, link *Link) {
 	claim, vol := c.Claim, c.Volume.Volume
 	ref := vol.Spec.ClaimRef
@@ -194,8 +194,8 @@ func (s *story) namesAnothers(c *claimView, link *Link) {
 	s.handOver(link, c, c.Volume, c.Volume.Class)
 }
 
-// awaitsBinder says whether there is a volume for the claim already, so that only the
-// binder is missing.
+// awaitsBinder says whether a volume for the claim exists already, so that only the binder is
+// missing.
 func (s *story) awaitsBinder(c *claimView) bool {
 	if vol := c.Volume.Volume; vol != nil && volume.BoundTo(vol, c.Claim) {
 		link := s.add(Link{Object: Object{Volume, "", vol.Name}, State: string(vol.Status.Phase), Since: phaseSince(vol), Message: "it was made for the claim"})
@@ -225,8 +225,8 @@ func (s *story) awaitsBinder(c *claimView) bool {
 	return false
 }
 
-// madeInVain is about a claim that can never have the volume that was made for it, besides
-// which none is made.
+// madeInVain is about a claim that can never have the volume that was created for it. No
+// provisioner creates a second one.
 func (s *story) madeInVain(c *claimView, link *Link, m volume.Misfit) {
 	vol := c.Volume.Volume
 	link.Reason, link.Message = string(m), link.Message+", which it does not fit: "+volume.Explain(m, vol, c.Claim)
@@ -238,12 +238,12 @@ func (s *story) madeInVain(c *claimView, link *Link, m volume.Misfit) {
 	}
 }
 
-// binderTime is how long a binder that runs may take: Kubernetes' own looks again every
-// 15 seconds.
+// binderTime is how long a running binder may take: Kubernetes' own retries every 15 seconds.
 const binderTime = 20 * time.Second
 
-// binderSilent blames the binder, which has nothing to wait for, but not before it had time
-// for the latest of what it needs: the claim, its class, and what else is by.
+// binderSilent blames the binder, which has all that it needs but does not bind. It first allows
+// the binder time since the latest change of the claim, its volume, its class and the objects in
+// by.
 func (s *story) binderSilent(c *claimView, because string, by ...metav1.Object) {
 	if c.Volume.Volume != nil {
 		by = append(by, c.Volume.Volume)
@@ -296,7 +296,7 @@ func (s *story) waitsForPod(c *claimView) {
 	}
 	for _, pod := range waiting {
 		if asked := s.view.Asked; asked == (Object{Pod, pod.Namespace, pod.Name}) && pod.Spec.NodeName == "" {
-			s.fine = "a volume that is made when the pod is placed" // what keeps the pod is told with it
+			s.fine = "a volume that is made when the pod is placed" // what blocks the pod is reported with the pod
 			s.nearestFor(c, look(pod))
 			return
 		}
@@ -308,7 +308,7 @@ func (s *story) waitsForPod(c *claimView) {
 	switch {
 	case pod.Spec.NodeName != "":
 		link.Message = "the pod sets spec.nodeName, so the scheduler never sees it and selects no node for the claim; create the pod again with a nodeSelector instead"
-		if !volume.Started(pod) && len(pod.OwnerReferences) == 0 { // else it runs by another volume, or is made again as it is
+		if !volume.Started(pod) && len(pod.OwnerReferences) == 0 { // else it runs without this volume, or its owner creates the same pod again
 			link.Command = kubectl(pod.Namespace, "delete", "pod", pod.Name)
 		}
 		s.blame("%s sets spec.nodeName, so no scheduler selects a node for the claim", o)
@@ -325,8 +325,8 @@ func (s *story) waitsForPod(c *claimView) {
 	s.nearestFor(c, t)
 }
 
-// unplaced says how far a pod is from being placed by the scheduler: the claim needs one of
-// those that use it, so the nearest is told of.
+// unplaced says how far a pod is from being scheduled. The claim needs only one of its pods, so the
+// nearest is reported.
 func unplaced(pod *corev1.Pod) int {
 	switch t := look(pod); {
 	case pod.Spec.NodeName != "": // it never will be

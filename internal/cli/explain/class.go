@@ -15,7 +15,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// classless is about a claim that says nothing of a class.
+// classless is about a claim that has no class and does not refuse one.
 func (s *story) classless(c *claimView) {
 	if s.view.unknown(storageClass, "", "") {
 		s.blame("it names no class, and no free volume without a class fits")
@@ -37,7 +37,7 @@ func (s *story) classless(c *claimView) {
 	s.nearest(c, next)
 }
 
-// whichDefault says why a class is the default where others are marked so as well.
+// whichDefault says why a class is the default where several are marked as default.
 func whichDefault(classes []*storagev1.StorageClass, used *storagev1.StorageClass) string {
 	var names []string
 	why := "the newest of them"
@@ -57,7 +57,7 @@ func whichDefault(classes []*storagev1.StorageClass, used *storagev1.StorageClas
 	return fmt.Sprintf("%d StorageClasses are marked as the default: %s; %s is used, %s", len(names), join(names), used.Name, why)
 }
 
-// likeClass is the class whose name is most like one that is not there; empty for none.
+// likeClass returns the existing class with the most similar name; empty for none.
 func (c *claimView) likeClass(name string) string {
 	var names []string
 	for _, class := range c.Classes {
@@ -69,8 +69,8 @@ func (c *claimView) likeClass(name string) string {
 	return ""
 }
 
-// usableClass is the class to propose to who has none: the default, else the first of a
-// PavProvisioner that is accepted, else the only one; empty for none.
+// usableClass returns the class to propose for a claim without one. It is the default, else the
+// first of an accepted PavProvisioner, else the only class; empty for none.
 func (s *story) usableClass(c *claimView) string {
 	if d := volume.DefaultClass(c.Classes); d != nil {
 		return d.Name
@@ -89,9 +89,9 @@ func (s *story) usableClass(c *claimView) string {
 	return slices.MinFunc(making, func(a, b *storagev1.StorageClass) int { return strings.Compare(a.Name, b.Name) }).Name
 }
 
-// classMissing is about a claim whose class does not exist. Volumes that are written by hand
-// need none: where one of that class is there, the claim is to have such a one, and is not
-// offered another class.
+// classMissing is about a claim whose class does not exist. Volumes written by hand need no class
+// object. If such a volume has this class, the claim probably waits for one, so no other class is
+// offered.
 func (s *story) classMissing(c *claimView, class string) {
 	if s.view.unknown(storageClass, "", "") {
 		return

@@ -9,16 +9,17 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// byNobody says when a volume goes that has policy Delete and no provisioner.
+// byNobody says when a volume with policy Delete but no provisioner is deleted.
 const byNobody = "when an administrator removes the storage by hand, and then the volume: no provisioner made it, so none retries"
 
-// hasMaker says that a provisioner has made a volume's storage, and may be there to destroy it.
+// hasMaker says whether a provisioner has created the volume's storage, so that it may also destroy
+// it.
 func hasMaker(vol *corev1.PersistentVolume) bool {
 	_, served := volume.DriverFor(vol.Annotations[volume.AnnProvisionedBy])
 	return served
 }
 
-// failedVolume is about a volume of which something was to be done after its claim, and was not.
+// failedVolume is about a volume whose reclaiming failed.
 func (s *story) failedVolume(v *volumeView, link *Link) {
 	s.blame("%s", cmp.Or(v.Volume.Status.Message, "the action after the release of its claim failed"))
 	e := newest(v.Events, "VolumeFailedDelete", "VolumeFailedRecycle", "VolumeUnknownReclaimPolicy")
@@ -34,8 +35,8 @@ func (s *story) failedVolume(v *volumeView, link *Link) {
 	}
 }
 
-// undecided is about a released volume that its policy keeps. To free it for anybody is not
-// offered where a claim names it already.
+// undecided is about a released volume that its policy keeps. It does not offer to free the volume
+// for any claim if some claim names it already.
 func (s *story) undecided(v *volumeView, link *Link, left string) {
 	vol := v.Volume
 	link.Next = "when an administrator decides"
@@ -55,8 +56,8 @@ func (s *story) undecided(v *volumeView, link *Link, left string) {
 	}
 }
 
-// wanted is about a released volume that claims name by spec.volumeName: one is given it, with
-// the whole of spec.claimRef.
+// wanted is about a released volume that claims name in spec.volumeName. One of them gets it by a
+// complete spec.claimRef.
 func (s *story) wanted(v *volumeView, link *Link) {
 	var names []string
 	for _, claim := range v.Claimants {
@@ -77,8 +78,7 @@ func (s *story) wanted(v *volumeView, link *Link) {
 	}
 }
 
-// inVain tells of a volume that is kept for a claim which can never have it, and says whether
-// it is such a one.
+// inVain reports a volume reserved for a claim that can never have it, and says whether it is one.
 func (s *story) inVain(v *volumeView, link *Link) bool {
 	vol, claim, ref := v.Volume, v.Claim, v.Volume.Spec.ClaimRef
 	switch vol.Status.Phase {
@@ -101,7 +101,7 @@ func (s *story) inVain(v *volumeView, link *Link) bool {
 	case ref.UID != "" && ref.UID != claim.UID:
 		link.Next = "when a binder reconciles it; the volume is then Released"
 		s.blame("it is reserved for %s by UID %s, and %s", o, ref.UID, another(claim))
-	case claim.Spec.VolumeName == vol.Name: // they name each other, and no more is asked
+	case claim.Spec.VolumeName == vol.Name: // they name each other, which is all that the binder checks
 		return false
 	case claim.Spec.VolumeName != "":
 		s.hasOther(v, link, o)
@@ -117,8 +117,8 @@ func (s *story) inVain(v *volumeView, link *Link) bool {
 	return true
 }
 
-// hasOther is about a volume that is kept for a claim which has another, or names another. Of
-// one that has, nothing is said of making it anew: its data is on that other.
+// hasOther is about a volume reserved for a claim that has, or names, another volume. A claim that
+// has another one must not be created again: its data is on that other volume.
 func (s *story) hasOther(v *volumeView, link *Link, o Object) {
 	has := "names"
 	link.Next = "when the claim is created again without spec.volumeName, or spec.claimRef of the volume is changed"
@@ -132,7 +132,7 @@ func (s *story) hasOther(v *volumeView, link *Link, o Object) {
 	s.blame("it is reserved for %s, which %s another volume, %s", o, has, v.Claim.Spec.VolumeName)
 }
 
-// incomplete is about a volume whose spec.claimRef does not name a claim.
+// incomplete is about a volume whose spec.claimRef does not name a claim completely.
 func (s *story) incomplete(vol *corev1.PersistentVolume, link *Link) {
 	ref, what, is := vol.Spec.ClaimRef, "spec.claimRef.name", "is"
 	whom := fmt.Sprintf("a claim %s without a namespace", ref.Name)

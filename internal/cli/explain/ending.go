@@ -19,14 +19,14 @@ const (
 	volumeProtection = "kubernetes.io/pv-protection"
 )
 
-// endingClaim finds out what keeps a claim that is to go.
+// endingClaim finds what keeps a claim that is being deleted.
 func (s *story) endingClaim(c *claimView) {
 	using, hidden := c.using(), s.view.unknown(Pod, c.Object.Namespace, "")
 	link := s.links[len(s.links)-1]
 	link.Message = fmt.Sprintf("deletion was requested %s ago", s.ago(c.Claim.DeletionTimestamp.Time))
 	protected := slices.Contains(c.Claim.Finalizers, claimProtection)
 	switch {
-	case len(using) > 0: // whichever finalizer it is that keeps it from going from under them
+	case len(using) > 0: // whichever finalizer keeps the claim while they use it
 		s.usedBy(c, using, protected)
 	case protected && !hidden:
 		s.protectionSilent(c.Object, c.Claim.DeletionTimestamp.Time, false, "no pod uses it")
@@ -37,13 +37,13 @@ func (s *story) endingClaim(c *claimView) {
 	s.keepers(c.Object, "pvc", c.Claim, claimProtection, !hidden, c.Events...)
 }
 
-// using are the pods that keep a claim from going.
+// using returns the pods that keep a claim from being deleted.
 func (c *claimView) using() []user {
 	return slices.DeleteFunc(slices.Clone(c.Users), func(u user) bool { return !holds(u.Pod, c.Claim) })
 }
 
-// holds says whether a pod keeps a claim from going: one that was given a node does until
-// it is gone. One that has ended may not, by Tarn's protection: usedBy says so.
+// holds says whether a pod keeps a claim from being deleted. A pod that has a node does so until it
+// is gone. With Tarn's protection, a pod that has ended may not: see usedBy.
 func holds(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	if pod.Spec.NodeName == "" {
 		return false
@@ -60,8 +60,8 @@ func holds(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// usedBy tells which pods use a claim, and how each goes. Those that are being deleted
-// already come last, as what keeps them is nearer to the cause.
+// usedBy reports the pods that use a claim, and how to end each. Pods that are being deleted come
+// last, because what keeps them is nearer to the cause.
 func (s *story) usedBy(c *claimView, using []user, protected bool) {
 	slices.SortStableFunc(using, func(a, b user) int { return cmp.Compare(going(a.Pod), going(b.Pod)) })
 	var names []string
@@ -106,15 +106,16 @@ func (s *story) usedBy(c *claimView, using []user, protected bool) {
 	s.blame("it is used by pod %s%s", names[0], strings.Replace(kept, "; "+names[0]+" is", ", which is", 1))
 }
 
-// endsClaims says that who asks wants claims to be gone, and not a pod to go on.
+// endsClaims says whether the user asks about the deletion of claims, not about a pod that should
+// run.
 func (v *View) endsClaims() bool {
 	return v.Asked.Kind == Claim || v.Asked.Kind == App && v.App.DeletionTimestamp != nil
 }
 
-// usesIt is what is said of each pod that keeps a claim.
+// usesIt is the message for each pod that keeps a claim.
 const usesIt = "it uses the claim, which " + claimProtection + " keeps until the pod is gone"
 
-// endedUse is what is said of one that has ended. Which protection is in charge no object tells.
+// endedUse is the message for a pod that has ended. No object shows whose protection is active.
 const endedUse = "it has ended; " + claimProtection + " keeps the claim: Kubernetes' protection until the pod is deleted, Tarn's while the volume is mounted, which is known only for Tarn's drivers"
 
 // going is 1 for a pod that is being deleted, else 0.
@@ -125,11 +126,11 @@ func going(pod *corev1.Pod) int {
 	return 0
 }
 
-// goingUser follows a pod that keeps a claim to what keeps the pod, as where the pod is
-// asked for: to delete it once more would do nothing.
+// goingUser follows a pod that is being deleted to what keeps the pod. To delete the pod once more
+// would do nothing. why is empty for the pod that the user asked about.
 func (s *story) goingUser(c *claimView, u *user) (why string) {
 	if s.view.Asked == (Object{Pod, u.Pod.Namespace, u.Pod.Name}) {
-		return "" // what keeps it is told with it
+		return "" // the pod's own link reports what keeps it
 	}
 	p := u.View
 	if p == nil {
@@ -154,17 +155,17 @@ func (s *story) goingUser(c *claimView, u *user) (why string) {
 	return part.cause
 }
 
-// stop gives the command that ends a pod so that it lets a claim go: what would make it
-// again is told not to, where that can be taken back. Else the pod alone goes: no other is
-// given a node while the claim is being deleted.
+// stop returns the command that ends a pod so that it releases a claim. It scales down or suspends
+// the pod's owner, where that can be undone. Otherwise it deletes only the pod: a new pod gets no
+// node while the claim is being deleted.
 func stop(u user, claim string) string {
 	o := u.Workload
-	// The Deployment of an App would be given its pods back.
+	// Scaling the Deployment of an App has no effect: Tarn scales it up again.
 	if app := u.Pod.Labels[tarnv1.LabelApp]; app != "" && o.Kind == "Deployment" {
 		return "tarn app scale " + quoted(app) + " 0 --namespace " + quoted(o.Namespace)
 	}
 	switch {
-	case o.Kind == "StatefulSet" && strings.HasSuffix(claim, "-"+u.Pod.Name): // of this one of its pods alone
+	case o.Kind == "StatefulSet" && strings.HasSuffix(claim, "-"+u.Pod.Name): // only one of its pods uses this claim
 	case o.Kind == "Job" && !hasEnded(u.Pod):
 		return kubectl(o.Namespace, "patch", "job", o.Name, "-p", `{"spec":{"suspend":true}}`)
 	case slices.Contains([]Kind{"Deployment", "StatefulSet", replicaSet, "ReplicationController"}, o.Kind):
@@ -173,9 +174,9 @@ func stop(u user, claim string) string {
 	return kubectl(u.Pod.Namespace, "delete", "pod", u.Pod.Name)
 }
 
-// protectionSilent is about a finalizer of protection that has no reason to stay since a
-// time. That time is not exact where the reason was a pod or a claim that is gone: no
-// object tells when it went, so a controller is blamed only after a second look.
+// protectionSilent is about a protection finalizer without a reason since a time. The time is not
+// exact where the reason was a pod or claim that is gone, because no object records when it was
+// deleted. In that case a controller is blamed only after a second read.
 func (s *story) protectionSilent(o Object, since time.Time, exact bool, because string) {
 	if s.young(since) || !exact && !s.view.Twice {
 		s.again = s.again || !s.young(since)
@@ -189,10 +190,10 @@ func (s *story) protectionSilent(o Object, since time.Time, exact bool, because 
 		Message: "either kube-controller-manager runs with its protection controllers, or tarn controller with protect among its --controllers; neither has responded for " + o.String()})
 }
 
-// keepers tells of the finalizers that keep an object, but for one that is told of already.
-// What is known to come off comes first. Of the others one is offered to be taken off, where
-// nobody uses the object and nothing else keeps it. events, of the object and newest last, tell
-// how its owners get on.
+// keepers reports the finalizers that keep an object, except but, which is reported already.
+// Finalizers with a known owner come first. For others the link offers to remove one, if no pod
+// uses the object and nothing else keeps it. events are those of the object, newest last; they show
+// the progress of the finalizers' owners.
 func (s *story) keepers(o Object, resource string, of metav1.Object, but string, unused bool, events ...corev1.Event) {
 	var parts []*story
 	for i, f := range of.GetFinalizers() {
@@ -215,8 +216,8 @@ func (s *story) keepers(o Object, resource string, of metav1.Object, but string,
 	s.weigh(parts...)
 }
 
-// finalizer tells of a finalizer that keeps an object, and whose it is. Who uses the object
-// would lose it with one that is taken off.
+// finalizer reports a finalizer that keeps an object, and its owner. It offers to remove the
+// finalizer only if the object is unused, because its consumers would lose it.
 func (s *story) finalizer(o Object, resource string, at int, name string, since *metav1.Time, unused bool) {
 	owner, known := ownerOf(name)
 	link := s.add(Link{Object: o, State: "kept by finalizer " + name, Since: moment(since.Time), Reason: "Finalizer", Message: "it belongs to " + owner, Next: "when its owner removes it"})
@@ -226,12 +227,13 @@ func (s *story) finalizer(o Object, resource string, at int, name string, since 
 	}
 }
 
-// undoingPromise is about a claim that is to go and was promised a volume by a provisioner inside
-// Tarn's controller, which takes the promise back when nothing is left of that volume.
+// undoingPromise is about a claim being deleted for which a provisioner inside Tarn's controller
+// may have begun a volume. The controller removes its finalizer when nothing is left of that
+// volume.
 func (s *story) undoingPromise(claim *corev1.PersistentVolumeClaim, events []corev1.Event) {
 	const what = "what may have been made for it"
 	link, since := s.links[len(s.links)-1], claim.DeletionTimestamp.Time
-	if claim.Spec.VolumeName != "" { // the promise was kept
+	if claim.Spec.VolumeName != "" { // the volume was created and bound
 		s.controllerSilent("it has its volume, and Tarn has to remove finalizer "+tarnv1.FinalizerInProcess, since)
 		return
 	}

@@ -1,16 +1,16 @@
-// Package explain answers why an app, a claim, a volume, a pod or a pool is not where it should be:
-// it reads what there is to read with the rights of the caller, and finds in that the
-// chain of causes from the object asked for to what everything waits for.
+// Package explain answers why an app, a claim, a volume, a pod or a pool is not in the expected
+// state. It reads the cluster with the caller's rights. Then it finds the chain of causes, from the
+// object asked for to the one that everything waits for.
 //
-// Gather reads into one View, chain computes, print writes. The chain knows no client
-// and no clock; nothing here writes to the cluster, and nothing is remembered.
+// Gather reads into one View, chain computes, print writes. The chain knows no client and no clock.
+// Nothing here writes to the cluster, and no state is kept between calls.
 package explain
 
 import (
 	"time"
 )
 
-// Kind is what can be asked for.
+// Kind is the kind of an object. The constants below are those that a user can ask for.
 type Kind string
 
 // The kinds, as they are in Kubernetes.
@@ -29,30 +29,30 @@ type Object struct {
 	Name      string `json:"name"`
 }
 
-// Link is one object of a chain and how it stands.
+// Link is one object of a chain, and its state.
 type Link struct {
 	Object Object `json:"object"`
-	// State is a word or a few: a phase, or what stands for one.
+	// State is one or a few words: a phase, or a word of explain's own.
 	State string `json:"state"`
-	// Since is when the state began, where that is known.
+	// Since is when the state began, if known.
 	Since *time.Time `json:"since,omitempty"`
-	// Node is where the object is, of a pod or a stage.
+	// Node is the node of a pod or a stage.
 	Node string `json:"node,omitempty"`
-	// Reason is one CamelCase word, where the object or an Event has one.
+	// Reason is one CamelCase word, if the object or an Event has one.
 	Reason string `json:"reason,omitempty"`
-	// Message is for people.
+	// Message is text for the user.
 	Message string `json:"message,omitempty"`
-	// Log are the last lines of the pod's log.
+	// Log holds the last lines of the pod's log.
 	Log []string `json:"log,omitempty"`
-	// Next is when it goes on by itself, or which event makes it.
+	// Next says when it continues by itself, or after which event.
 	Next string `json:"next,omitempty"`
-	// Command moves it on; it is for a shell and has all names filled in.
+	// Command makes it continue. It is for a shell and has all names filled in.
 	Command string `json:"command,omitempty"`
-	// Aside says that it is wrong as well, and not what is waited for: it is no link to the
-	// cause, and has no command.
+	// Aside says that this is wrong too, but nothing waits for it. Such a link does not lead to the
+	// cause and has no command.
 	Aside bool `json:"aside,omitempty"`
 
-	// offer says what the command does; it is a part of the message where there is one.
+	// offer says what the command does. It becomes a part of the message if there is a command.
 	offer string
 }
 
@@ -63,15 +63,15 @@ type Explanation struct {
 	Healthy bool `json:"healthy"`
 	// Verdict is the answer in one line.
 	Verdict string `json:"verdict"`
-	// Links lead from the object asked for to the cause; then come those aside, and what
-	// could not be read last.
+	// Links lead from the object asked for to the cause. Then come the links aside, and last what
+	// could not be read.
 	Links []Link `json:"links"`
 
-	// again says that a second look may tell more.
+	// again says that a second read may tell more.
 	again bool
 }
 
-// String names an object as people do: claim shop/data.
+// String returns the object as a user writes it: claim shop/data.
 func (o Object) String() string {
 	word, known := map[Kind]string{Claim: "claim", Volume: "volume", Pod: "pod", Set: "pvset", App: "app"}[o.Kind]
 	if !known {

@@ -18,7 +18,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// provisionerOf is who makes a claim's volume, empty for nobody.
+// provisionerOf returns who creates a claim's volume, empty for none.
 func provisionerOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) string {
 	if name := volume.ProvisionerOf(claim); name != "" || class == nil {
 		return name
@@ -29,15 +29,15 @@ func provisionerOf(claim *corev1.PersistentVolumeClaim, class *storagev1.Storage
 	return class.Provisioner
 }
 
-// waitsForPod says whether the class gives a claim its volume only when a pod that
-// uses it is scheduled.
+// waitsForPod says whether the class gives a claim its volume only when a pod that uses the claim
+// is scheduled.
 func waitsForPod(class *storagev1.StorageClass) bool {
 	waits, err := volume.WaitsForConsumer(class)
 	return err == nil && waits
 }
 
-// stepOf is the step whose pod belongs to a record as it stands, the attempt, and the
-// namespace; no step for none.
+// stepOf returns the step whose pod belongs to the record in its present phase, the attempt, and
+// the namespace. The step is empty if there is no such pod.
 func stepOf(record *tarnv1.PavVolume) (tarnv1.Step, int32, string) {
 	s := &record.Status
 	switch s.Phase {
@@ -51,7 +51,7 @@ func stepOf(record *tarnv1.PavVolume) (tarnv1.Step, int32, string) {
 		}
 		return tarnv1.StepDeletion, s.DeletionAttempts, s.PodNamespace
 	case tarnv1.VolumeCreated:
-		if e := s.Expansion; e != nil && e.TargetCapacity > 0 && s.PodNamespace != "" { // else no pod was ever started
+		if e := s.Expansion; e != nil && e.TargetCapacity > 0 && s.PodNamespace != "" { // else no pod was ever created
 			return tarnv1.StepExpansion, e.Attempts, s.PodNamespace
 		}
 		return "", 0, ""
@@ -62,8 +62,8 @@ func stepOf(record *tarnv1.PavVolume) (tarnv1.Step, int32, string) {
 	return "", 0, ""
 }
 
-// creationGoesOn says that what an attempt may have left is not removed yet because the
-// attempt's own pod has to end first. After a pause the pod would be that of a deletion.
+// creationGoesOn says whether an attempt is not undone yet because its creation pod must end first.
+// After a pause, the record's pod is a deletion pod.
 func creationGoesOn(record *tarnv1.PavVolume) bool {
 	c := meta.FindStatusCondition(record.Status.Conditions, tarnv1.ConditionDeletable)
 	return record.Status.Phase == tarnv1.VolumeUndoing && record.Status.NextDeletionTime == nil && c != nil && c.Reason == podRuns
@@ -73,20 +73,20 @@ func podName(record *tarnv1.PavVolume, step tarnv1.Step, attempt int32) string {
 	return steppod.PodName(step, record.Spec.Claim.UID, attempt)
 }
 
-// hasEnded says whether a pod's containers run no more.
+// hasEnded says whether all containers of a pod have ended.
 func hasEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// statuses are those of all containers, in the order they start.
+// statuses returns the statuses of all containers, in the order in which they start.
 func statuses(pod *corev1.Pod) []corev1.ContainerStatus {
 	return slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 }
 
-// logOf is the container whose log tells most of a pod that has not come well to its
-// end or into service, and whether that of the run before does.
+// logOf returns the container whose log says most about a pod that has failed or is not ready.
+// previous says that the log of its previous run is meant.
 func logOf(pod *corev1.Pod) (container string, previous, found bool) {
-	ours := pod.Labels[tarnv1.LabelStep] != "" // being ready is not what it is for
+	ours := pod.Labels[tarnv1.LabelStep] != "" // a step pod need not become ready
 	if pod.Status.Phase == corev1.PodSucceeded || isReady(pod) && !ours {
 		return "", false, false
 	}
@@ -104,7 +104,7 @@ func logOf(pod *corev1.Pod) (container string, previous, found bool) {
 			return s.Name, false, true
 		}
 	}
-	// The node agent tells of the end before the kubelet does.
+	// The node agent reports the end before the kubelet does.
 	if ours && pod.Annotations[tarnv1.AnnotationResult] != "" {
 		return pod.Spec.Containers[0].Name, false, true
 	}
@@ -127,24 +127,24 @@ func conditionOf(pod *corev1.Pod, which corev1.PodConditionType) *corev1.PodCond
 	return nil
 }
 
-// crashing is the kubelet's reason of a container that it starts again and again.
+// crashing is the kubelet's reason for a container that ends again and again.
 const crashing = "CrashLoopBackOff"
 
-// trouble is how a pod stands: a state in a few words and, where something keeps it,
-// a reason and the words of scheduler or kubelet.
+// trouble is the state of a pod in a few words. If something blocks the pod, it has a reason and
+// the message of the scheduler or the kubelet.
 type trouble struct {
 	State, Reason, Message string
 	Since                  time.Time
 }
 
-// stuck says whether something keeps the pod that does not pass by itself.
+// stuck says whether something blocks the pod that does not pass by itself.
 func (t trouble) stuck() bool { return t.Reason != "" }
 
-// look tells how a pod stands.
+// look returns the state of a pod.
 func look(pod *corev1.Pod) trouble {
 	t := trouble{State: string(pod.Status.Phase), Since: pod.CreationTimestamp.Time}
 	if hasEnded(pod) {
-		t.Since = time.Time{} // its containers tell, if it had any
+		t.Since = time.Time{} // its containers show it, if it had any
 	} else if c := conditionOf(pod, corev1.PodScheduled); c != nil {
 		t.Since = c.LastTransitionTime.Time
 		if c.Status == corev1.ConditionFalse {
@@ -161,7 +161,7 @@ func look(pod *corev1.Pod) trouble {
 			return t
 		}
 	}
-	for _, s := range statuses(pod) { // between an end and the pause before the next start
+	for _, s := range statuses(pod) { // between an end and the next start, which the kubelet delays
 		if end := s.State.Terminated; end != nil && end.ExitCode != 0 && s.RestartCount > 0 && !hasEnded(pod) {
 			t.State, t.Reason, t.Since = "container "+s.Name+" has ended", crashing, end.FinishedAt.Time
 			t.Message = fmt.Sprintf("it was started %d times and exited with %d, %s", s.RestartCount+1, end.ExitCode, end.Reason)
@@ -193,13 +193,13 @@ func look(pod *corev1.Pod) trouble {
 	return t
 }
 
-// deletedAt is when the deletion of a pod was requested: its timestamp is when it is to
-// have ended.
+// deletedAt returns when the deletion of a pod was requested. Its deletionTimestamp is the end of
+// the grace period.
 func deletedAt(pod *corev1.Pod) time.Time {
 	return pod.DeletionTimestamp.Add(-time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second)
 }
 
-// endsBy tells the time that a pod which is being deleted is given.
+// endsBy words the end of the grace period of a pod that is being deleted.
 func endsBy(pod *corev1.Pod) string {
 	return fmt.Sprintf("it had until %s to end", pod.DeletionTimestamp.UTC().Format("15:04:05Z"))
 }
@@ -211,8 +211,8 @@ func ended(end *corev1.ContainerStateTerminated) string {
 	return fmt.Sprintf(" (it exited with %d, %s)", end.ExitCode, end.Reason)
 }
 
-// newest is the latest Event with one of the reasons, of any for none; nil if there is
-// none. Events are in the order they were last seen.
+// newest returns the latest Event with one of the reasons, or of any reason if none is given; nil
+// if there is none. Events are sorted by when they were last seen.
 func newest(events []corev1.Event, reasons ...string) *corev1.Event {
 	for i := len(events) - 1; i >= 0; i-- {
 		if len(reasons) == 0 || slices.Contains(reasons, events[i].Reason) {
@@ -222,14 +222,15 @@ func newest(events []corev1.Event, reasons ...string) *corev1.Event {
 	return nil
 }
 
-// ofBinder says that an Event was posted by a binder: Kubernetes', or that of Tarn's
-// controller, which is the provisioner of its own plugins alone.
+// ofBinder says whether a binder posted an Event: Kubernetes' own or Tarn's controller. Tarn's
+// controller posts as a provisioner only for its own plugins.
 func ofBinder(e corev1.Event) bool {
 	by := cmp.Or(e.ReportingController, e.Source.Component)
 	return by == "persistentvolume-controller" || by == kube.ControllerName
 }
 
-// newestRefusal is the last Event by which Tarn's binder has said that it may not write; nil for none.
+// newestRefusal returns the last Event in which Tarn's binder reports a rejected write; nil for
+// none.
 func newestRefusal(events []corev1.Event) *corev1.Event {
 	for i := len(events) - 1; i >= 0; i-- {
 		if ofBinder(events[i]) && strings.HasPrefix(events[i].Message, kube.RefusedWrite) {
@@ -239,7 +240,7 @@ func newestRefusal(events []corev1.Event) *corev1.Event {
 	return nil
 }
 
-// moment gives a time for Link.Since, nil where it is not known.
+// moment returns a time for Link.Since, nil if it is zero.
 func moment(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

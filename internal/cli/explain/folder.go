@@ -17,18 +17,18 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// hostPath is the provisioner inside Tarn's own controller, whose volumes are folders.
+// hostPath is the provisioner inside Tarn's own controller, whose volumes are directories.
 const hostPath = "tarn.dev/host-path"
 
-// ofHostPath says that it makes, or has made, a claim's volume.
+// ofHostPath says whether that provisioner creates, or has created, a claim's volume.
 func ofHostPath(c *claimView) bool { return provisionerOf(c.Claim, c.Class) == hostPath }
 
-// byHostPath is about the provisioner inside Tarn's controller, which was called and has not
-// failed.
+// byHostPath is about a claim for which the provisioner inside Tarn's controller was called. It has
+// not reported an error.
 func (s *story) byHostPath(c *claimView, o Object) {
 	since := writtenAt(c.Claim)
 	switch {
-	case slices.Contains(c.Claim.Finalizers, tarnv1.FinalizerInProcess): // its word that it has begun
+	case slices.Contains(c.Claim.Finalizers, tarnv1.FinalizerInProcess): // it marks a claim that it has begun
 		link := s.add(Link{Object: o, State: "at work", Next: "when the directory is created, which takes longer on a slow disk"})
 		if e := newest(c.Events, "Provisioning"); e != nil {
 			link.Since, link.Message = moment(lastSeen(e)), e.Message
@@ -44,12 +44,12 @@ func (s *story) byHostPath(c *claimView, o Object) {
 	}
 }
 
-// refusedByHostPath tells of what it never makes a volume for, and says whether a claim is
-// such a one. Its Event has told so, nil for none; what it refuses is read anew, as most of
-// that the API server lets nobody change.
+// refusedByHostPath reports a claim for which this provisioner never creates a volume, and says
+// whether it is one. told is the Event that reported it, nil for none. The reasons are checked
+// again here, because most of these fields cannot be changed in an existing claim.
 func (s *story) refusedByHostPath(c *claimView, o Object, told *corev1.Event) bool {
 	claim := c.Claim
-	if c.Class.Provisioner != hostPath { // made anew since the claim was given to it
+	if c.Class.Provisioner != hostPath { // the class was created again after the claim
 		return false
 	}
 	link, size := Link{Object: o, State: "refuses"}, volume.Request(claim)
@@ -91,11 +91,12 @@ func (s *story) refusedByHostPath(c *claimView, o Object, told *corev1.Event) bo
 	return s.refusesParameters(c, link)
 }
 
-// refusesParameters does so of a class whose parameters are for another provisioner.
+// refusesParameters reports a class whose parameters are for another provisioner, and says whether
+// it is one.
 func (s *story) refusesParameters(c *claimView, link Link) bool {
 	var has, patch []string
 	for _, name := range slices.Sorted(maps.Keys(c.Class.Parameters)) {
-		if name == tarnv1.AnnotationRetention { // that of the trash is for all
+		if name == tarnv1.AnnotationRetention { // the trash's retention is allowed for every provisioner
 			continue
 		}
 		has = append(has, fmt.Sprintf("%s=%q", name, c.Class.Parameters[name]))
@@ -112,8 +113,8 @@ func (s *story) refusesParameters(c *claimView, link Link) bool {
 	return true
 }
 
-// lostFolder is about a claim whose volume, which was a folder, was removed under it: who
-// removes the PersistentVolume by force leaves the folder on its node.
+// lostFolder is about a claim whose volume, a directory, was removed by force. The directory stays
+// on its node when the PersistentVolume is deleted.
 func (s *story) lostFolder(c *claimView, link *Link) {
 	name := c.Claim.Spec.VolumeName
 	if beside := c.besideFolder(); beside != nil {
@@ -147,8 +148,9 @@ func (s *story) lostFolder(c *claimView, link *Link) {
 	}
 }
 
-// besideFolder is a volume of the same provisioner, which makes all below one root on one node;
-// nil where there is none, or they do not agree about that.
+// besideFolder returns another volume of the same provisioner, which creates all volumes in one
+// root directory on one node. It is nil if there is none, or if they differ in node or root
+// directory.
 func (c *claimView) besideFolder() *corev1.PersistentVolume {
 	var beside *corev1.PersistentVolume
 	at := c.Claim.Annotations[volume.AnnSelectedNode]
@@ -167,8 +169,8 @@ func (c *claimView) besideFolder() *corev1.PersistentVolume {
 	return beside
 }
 
-// lostFolderVolume is the manifest of a folder's volume that was removed by force, from its
-// claim and a volume beside it. Its policy may have been any, so the data is kept.
+// lostFolderVolume returns the manifest of a directory's volume that was removed by force, made
+// from its claim and a volume beside it. The former policy is unknown, so the manifest says Retain.
 func lostFolderVolume(c *claimView, beside *corev1.PersistentVolume) (string, error) {
 	name, size := c.Claim.Spec.VolumeName, volume.Request(c.Claim)
 	annotations := map[string]string{volume.AnnProvisionedBy: hostPath, tarnv1.AnnotationNode: beside.Annotations[tarnv1.AnnotationNode]}
@@ -188,8 +190,8 @@ func lostFolderVolume(c *claimView, beside *corev1.PersistentVolume) (string, er
 	return string(text), err
 }
 
-// rootOf is the folder that Tarn's controller, a Deployment, makes volumes in; empty where
-// that does not tell.
+// rootOf returns the directory in which Tarn's controller, a Deployment, creates volumes. It is
+// empty if the arguments do not say.
 func rootOf(d *appsv1.Deployment) string {
 	if d == nil {
 		return ""
@@ -199,7 +201,7 @@ func rootOf(d *appsv1.Deployment) string {
 		c := &d.Spec.Template.Spec.Containers[i]
 		for _, arg := range slices.Concat(c.Command, c.Args) {
 			if given, found := strings.CutPrefix(arg, "--host-path-root="); found && given != "" {
-				root = filepath.Clean(given) // the last that is given counts
+				root = filepath.Clean(given) // the last one counts
 			}
 		}
 	}

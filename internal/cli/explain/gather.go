@@ -25,16 +25,16 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Source is where all is read: live, with the rights of the caller.
+// Source is where everything is read: without a cache, and with the caller's rights.
 type Source struct {
 	Client client.Reader
 	Logs   corev1client.PodsGetter
-	// Namespace is where Tarn's own lease and Deployment are.
+	// Namespace is the namespace of Tarn's own lease and Deployment.
 	Namespace string
 }
 
-// Explain answers for one object. The error is of that object alone: that it is not
-// there, with what has a name like it, or that it cannot be read.
+// Explain answers for one object. It returns an error only if that object does not exist, or cannot
+// be read. The error then names objects with similar names.
 func Explain(ctx context.Context, from Source, asked Object, now time.Time) (*Explanation, error) {
 	first, err := explainView(ctx, from, &View{Asked: asked, Now: now})
 	if err != nil || !first.again {
@@ -54,11 +54,11 @@ func Explain(ctx context.Context, from Source, asked Object, now time.Time) (*Ex
 	return second, nil
 }
 
-// secondLook is how long after the first look a second one is made. Whoever protects
-// claims looks at the pods of a namespace at least every two seconds while there is need.
+// secondLook is the time between two reads. It is longer than a protection controller needs, which
+// checks the pods of a namespace at least every two seconds while a claim waits.
 const secondLook = 3 * time.Second
 
-// explainView fills a view and finds the answer in it.
+// explainView fills a view and computes the answer from it.
 func explainView(ctx context.Context, from Source, v *View) (*Explanation, error) {
 	g := &gatherer{Source: from, view: v}
 	if err := g.gather(ctx); err != nil {
@@ -67,13 +67,13 @@ func explainView(ctx context.Context, from Source, v *View) (*Explanation, error
 	return chain(g.view), nil
 }
 
-// gatherer fills a View, several reads at once.
+// gatherer fills a View; it does several reads at once.
 type gatherer struct {
 	Source
 	view *View
 
 	mu sync.Mutex
-	// asked are the lists that more than one part of the view needs.
+	// asked caches the lists that more than one part of the view needs.
 	asked map[string]func() any
 }
 
@@ -122,7 +122,7 @@ func (g *gatherer) gather(ctx context.Context) error {
 	return nil
 }
 
-// pod reads what a pod waits for: its claims, its node, what the kubelet says.
+// pod reads what a pod waits for: its claims, its node and its Events.
 func (g *gatherer) pod(ctx context.Context, pod *corev1.Pod) {
 	names := volume.ClaimsOfPod(pod)
 	g.view.Claims = make([]*claimView, len(names))
@@ -140,8 +140,8 @@ func (g *gatherer) pod(ctx context.Context, pod *corev1.Pod) {
 	together(work...)
 }
 
-// set reads what a pool's filler claims wait for; a few of them tell enough. Where its
-// provisioner cannot be used, there is none.
+// set reads what a pool's filler claims wait for. It reads only a few of them. If the pool's
+// provisioner cannot be used, there are no filler claims, so it reads the provisioner too.
 func (g *gatherer) set(ctx context.Context, set *tarnv1.PersistentVolumeSet) {
 	g.view.Set = set
 	var fillers corev1.PersistentVolumeClaimList
@@ -194,8 +194,8 @@ func (g *gatherer) claim(ctx context.Context, claim *corev1.PersistentVolumeClai
 	return c
 }
 
-// volume reads a volume and what makes, stages or removes it. provisioner is who is to
-// make it, where there is no volume to tell.
+// volume reads a volume and what creates, stages or removes it. provisioner names its creator, for
+// a volume that does not exist yet.
 func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volumeView {
 	v := &volumeView{Name: name}
 	together(
@@ -209,7 +209,7 @@ func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volume
 		provisioner = v.Record.Spec.Provisioner.Name
 	}
 	var work []func()
-	if provisioner != "" && !strings.Contains(provisioner, "/") { // else it is nobody's name but a program's
+	if provisioner != "" && !strings.Contains(provisioner, "/") { // a name with a slash is a program, not a PavProvisioner or CSI driver
 		work = append(work,
 			func() { v.Provisioner = get(ctx, g, pavProvisioner, "", provisioner, &pavv1.PavProvisioner{}) },
 			func() { v.Driver = get(ctx, g, csiDriver, "", provisioner, &storagev1.CSIDriver{}) })
@@ -244,7 +244,7 @@ func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volume
 	return v
 }
 
-// controller reads whether Tarn's controller is there to answer.
+// controller reads whether Tarn's controller runs.
 func (g *gatherer) controller(ctx context.Context) {
 	together(
 		func() {
@@ -265,7 +265,7 @@ func together(work ...func()) {
 	all.Wait()
 }
 
-// once runs read for a key one time only, however many ask at once.
+// once runs read only once for a key, however many callers ask at the same time.
 func once[T any](g *gatherer, key string, read func() T) T {
 	g.mu.Lock()
 	if g.asked == nil {
@@ -281,8 +281,8 @@ func once[T any](g *gatherer, key string, read func() T) T {
 	return value
 }
 
-// get reads an object, nil where it is not there or cannot be read; the latter is
-// noted, and the rest goes on.
+// get reads an object. It returns nil if the object does not exist or cannot be read. The latter is
+// noted, and the other reads continue.
 func get[T client.Object](ctx context.Context, g *gatherer, kind Kind, namespace, name string, into T) T {
 	var none T
 	o, err := kube.Get(ctx, g.Client, client.ObjectKey{Namespace: namespace, Name: name}, into)
@@ -293,7 +293,7 @@ func get[T client.Object](ctx context.Context, g *gatherer, kind Kind, namespace
 	return o
 }
 
-// list reads a list, and says whether it could.
+// list reads a list, and says whether that succeeded.
 func (g *gatherer) list(ctx context.Context, kind Kind, namespace string, into client.ObjectList, options ...client.ListOption) bool {
 	if namespace != "" {
 		options = append(options, client.InNamespace(namespace))
@@ -305,8 +305,8 @@ func (g *gatherer) list(ctx context.Context, kind Kind, namespace string, into c
 	return err == nil
 }
 
-// missed notes what could not be read. A kind that the cluster does not have has no
-// objects, which is an answer.
+// missed notes what could not be read. If the cluster does not have the kind, there are no objects
+// of it, so nothing is noted.
 func (g *gatherer) missed(o Object, verb string, err error) {
 	if meta.IsNoMatchError(errors.Unwrap(err)) || meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		return
@@ -318,18 +318,18 @@ func (g *gatherer) missed(o Object, verb string, err error) {
 	}
 }
 
-// unread says whether an object was not found because it could not be read.
+// unread says whether an object is missing because it could not be read.
 func (g *gatherer) unread(kind Kind, namespace, name string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.view.unknown(kind, namespace, name)
 }
 
-// needs begins what is said where a right is missing.
+// needs is the prefix of the message about a missing right.
 const needs = "needs permission"
 
-// Why words an error of a read: what is forbidden names the right that is missing, and of
-// a server that cannot be reached only that is told. verb is get or list.
+// Why words the error of a read. For a forbidden read it names the missing right. For a server that
+// cannot be reached it says only that. verb is get or list.
 func Why(verb string, err error) string {
 	var unreached *url.Error
 	if errors.As(err, &unreached) {

@@ -13,12 +13,11 @@ import (
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
-// workloadPrefix begins the name of an App's Deployment.
+// workloadPrefix is the prefix of the name of an App's Deployment.
 const workloadPrefix = "paas-app-"
 
-// app reads what an App is made of: the claims of its volumes, of one that is to go also
-// those that it mounts no more, its Deployment, and of its pods those that are not ready,
-// of which a few tell enough.
+// app reads the objects of an App: its claims, its Deployment, and a few of its pods that are not
+// ready. For an App that is being deleted, it also reads the claims that the App no longer mounts.
 func (g *gatherer) app(ctx context.Context, app *tarnv1.App) {
 	g.view.App = app
 	var claims []string
@@ -48,7 +47,7 @@ func (g *gatherer) app(ctx context.Context, app *tarnv1.App) {
 	together(work...)
 }
 
-// detached gives the names of the claims of an App that are none of those it mounts.
+// detached returns the names of an App's claims that are not mounted.
 func (g *gatherer) detached(ctx context.Context, app *tarnv1.App, mounted []string) []string {
 	var list corev1.PersistentVolumeClaimList
 	g.list(ctx, Claim, app.Namespace, &list, client.MatchingLabels{tarnv1.LabelApp: app.Name})
@@ -61,7 +60,7 @@ func (g *gatherer) detached(ctx context.Context, app *tarnv1.App, mounted []stri
 	return names
 }
 
-// podsOfApp reads the pods of an App that are not ready, the newest first.
+// podsOfApp reads a few pods of an App that are not ready, the newest first.
 func (g *gatherer) podsOfApp(ctx context.Context, app *tarnv1.App) []*podView {
 	var list corev1.PodList
 	g.list(ctx, Pod, app.Namespace, &list, client.MatchingLabels{tarnv1.LabelApp: app.Name})

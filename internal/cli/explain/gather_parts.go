@@ -23,7 +23,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// Kinds that a chain names, beside those that can be asked for.
+// Kinds in a chain, beside those that a user can ask for.
 const (
 	pavVolume      Kind = "PavVolume"
 	pavStage       Kind = "PavStage"
@@ -40,7 +40,7 @@ const (
 )
 
 const (
-	// logLines and logBytes bound the end of a log that is read, lineBytes each line.
+	// logLines and logBytes bound the end of a log that is read; lineBytes bounds each line.
 	logLines  = 8
 	logBytes  = 16 * 1024
 	lineBytes = 300
@@ -78,8 +78,8 @@ func (g *gatherer) podsOf(ctx context.Context, namespace string) []corev1.Pod {
 	})
 }
 
-// users gives the pods that name a claim, and for one that is to go what would make
-// them again, and what keeps those that are to go as well; a few of them tell enough.
+// users returns the pods that name a claim. If the claim is being deleted, it also reads what would
+// create each pod again. For a few pods that are being deleted, it reads what keeps them.
 func (g *gatherer) users(ctx context.Context, claim *corev1.PersistentVolumeClaim) []user {
 	var found []user
 	pods := g.podsOf(ctx, claim.Namespace)
@@ -102,8 +102,8 @@ func (g *gatherer) users(ctx context.Context, claim *corev1.PersistentVolumeClai
 	return found
 }
 
-// nearest reads of a claim for which no volume is made who may still have the released one
-// that came nearest; nil where another did.
+// nearest reads which pods may still use the released volume that came nearest to a claim. It is
+// nil if another volume came nearest, or if a provisioner creates the claim's volume.
 func (g *gatherer) nearest(ctx context.Context, c *claimView) *volumeView {
 	if c.Class != nil && c.Class.Provisioner != noProvisioner {
 		return nil
@@ -124,8 +124,8 @@ func (g *gatherer) nearest(ctx context.Context, c *claimView) *volumeView {
 	return v
 }
 
-// lastUsers gives the pods that may still use a volume by the claim that it was of. While
-// that claim is there, it tells itself who uses it.
+// lastUsers returns the pods that may still use a volume through its former claim. It returns none
+// while that claim exists, because then the claim's own pods are known.
 func (g *gatherer) lastUsers(ctx context.Context, v *volumeView) []*corev1.Pod {
 	ref := v.claimRef()
 	if ref.UID == "" || v.Claim != nil && v.Claim.UID == ref.UID {
@@ -141,9 +141,9 @@ func (g *gatherer) lastUsers(ctx context.Context, v *volumeView) []*corev1.Pod {
 	return last
 }
 
-// claimants reads which claims name a released volume that is asked for, and of one that is
-// reserved, whether its claim can come: that there is a namespace is no secret worth telling
-// that it could not be read.
+// claimants reads which claims name a released volume that the user asked for. For a reserved
+// volume it reads whether the namespace of its claim exists. If that read is forbidden, this is not
+// reported: it is not important enough.
 func (g *gatherer) claimants(ctx context.Context, v *volumeView) {
 	ref, phase := v.Volume.Spec.ClaimRef, v.Volume.Status.Phase
 	switch {
@@ -162,8 +162,8 @@ func (g *gatherer) claimants(ctx context.Context, v *volumeView) {
 	}
 }
 
-// naming gives the claims and volumes that name what is left of a volume that was removed:
-// claims by its name, volumes by its storage.
+// naming returns the claims and volumes that name what is left of a removed volume: claims name the
+// volume, volumes name its storage.
 func (g *gatherer) naming(ctx context.Context, r *tarnv1.PavVolume) []Object {
 	var named []Object
 	var claims corev1.PersistentVolumeClaimList
@@ -181,7 +181,7 @@ func (g *gatherer) naming(ctx context.Context, r *tarnv1.PavVolume) []Object {
 	return named
 }
 
-// workload is what would make a pod again: its controller, or that of its ReplicaSet.
+// workload returns what would create a pod again: its controller, or that of its ReplicaSet.
 func (g *gatherer) workload(ctx context.Context, pod *corev1.Pod) Object {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
@@ -203,8 +203,8 @@ func (g *gatherer) workload(ctx context.Context, pod *corev1.Pod) Object {
 	return o
 }
 
-// events gives the Events about an object, newest last. Those about what has no
-// namespace are in the default one.
+// events returns the Events about an object, newest last. Events about a cluster-wide object are in
+// the default namespace.
 func (g *gatherer) events(ctx context.Context, about client.Object) []corev1.Event {
 	namespace := about.GetNamespace()
 	if namespace == "" {
@@ -218,7 +218,7 @@ func (g *gatherer) events(ctx context.Context, about client.Object) []corev1.Eve
 
 func lastSeen(e *corev1.Event) time.Time { return LastSeen(e) }
 
-// LastSeen is when an Event last happened, whichever of the two ways it was written.
+// LastSeen returns when an Event last happened, in whichever of its fields that is recorded.
 func LastSeen(e *corev1.Event) time.Time {
 	at := e.CreationTimestamp.Time
 	for _, t := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {
@@ -249,8 +249,8 @@ func (g *gatherer) stages(ctx context.Context, volumeName string) []stageView {
 	return stages
 }
 
-// stagePod is the pod that a stage's status speaks of: that of the node's expansion
-// where that is at work or has failed, else that of staging or unstaging.
+// stagePod returns the pod that a stage's status names. It is the pod of the node's expansion if
+// that runs or has failed, else the pod of staging or unstaging.
 func stagePod(stage *tarnv1.PavStage) (namespace, name string) {
 	status := stage.Status.Pod
 	if e := status.Expansion; e != nil && e.Name != "" && e.Phase != tarnv1.StageExpansionSucceeded {
@@ -259,7 +259,7 @@ func stagePod(stage *tarnv1.PavStage) (namespace, name string) {
 	return status.Namespace, status.Name
 }
 
-// stepPod reads a pod of Tarn's, nil if there is none.
+// stepPod reads a step pod, nil if there is none.
 func (g *gatherer) stepPod(ctx context.Context, namespace, name string) *podView {
 	pod := get(ctx, g, Pod, namespace, name, &corev1.Pod{})
 	if pod == nil {
@@ -268,8 +268,8 @@ func (g *gatherer) stepPod(ctx context.Context, namespace, name string) *podView
 	return g.podView(ctx, pod, false)
 }
 
-// podView reads what is told of a pod; for the one asked for, also which drivers its
-// node has.
+// podView reads the node, Events and log of a pod. For the pod that the user asked about, it also
+// reads the drivers of its node.
 func (g *gatherer) podView(ctx context.Context, pod *corev1.Pod, asked bool) *podView {
 	p := &podView{Pod: pod}
 	work := []func(){func() { p.Events = g.events(ctx, pod) }}
@@ -319,13 +319,13 @@ func (g *gatherer) log(ctx context.Context, pod *corev1.Pod, container string, p
 	return lines
 }
 
-// printable leaves out of a line what a terminal would act on.
+// printable strips a line of terminal control characters.
 func printable(line string) string {
 	return strings.TrimRightFunc(strings.ReplaceAll(terminal.Plain(line), "\t", " "), unicode.IsSpace)
 }
 
-// notFound says that what was asked for is not there, or cannot be read, and what has
-// a name like it.
+// notFound returns an error that the object asked for does not exist, or cannot be read. It also
+// names objects with similar names.
 func (g *gatherer) notFound(ctx context.Context, err error) error {
 	asked := g.view.Asked
 	if err != nil {
@@ -350,8 +350,8 @@ func (g *gatherer) notFound(ctx context.Context, err error) error {
 	return fmt.Errorf("there is no %s%s", asked, hint)
 }
 
-// noNamespace says so where the namespace of what was asked for is not there either;
-// empty where it is, or cannot be read.
+// noNamespace words that the namespace asked for does not exist either. It is empty if the
+// namespace exists or cannot be read.
 func (g *gatherer) noNamespace(ctx context.Context) string {
 	name := g.view.Asked.Namespace
 	if name == "" {
@@ -375,12 +375,12 @@ func (g *gatherer) noNamespace(ctx context.Context) string {
 	return hint
 }
 
-// named lists the objects of the kind asked for: everywhere, or where that is not
-// allowed, in the namespace asked for.
+// named lists the objects of the kind asked for. It lists all namespaces, or only the one asked for
+// if the caller may not list all.
 func (g *gatherer) named(ctx context.Context, list client.ObjectList) []Object {
 	asked := g.view.Asked
 	if g.Client.List(ctx, list) != nil && g.Client.List(ctx, list, client.InNamespace(asked.Namespace)) != nil {
-		return nil // the names are a kindness; that it is not there is the answer
+		return nil // the names are only a help; the answer is that the object does not exist
 	}
 	var found []Object
 	for _, o := range objectsOf(list) {

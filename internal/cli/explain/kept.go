@@ -10,20 +10,20 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// A volume that was lost and is there again is not there for every container that runs: a
-// mount may not be exchanged, and with recovery RestartConsumers none is, while a pod that
-// nobody would make again is not evicted. Such a container goes on with what was lost. And the
-// kubelet may keep a subPath of what was lost, with which no container can be started.
+// After a lost volume is available again, some running containers still have the lost mount. A
+// mount may be impossible to replace. With recovery RestartConsumers no mount is replaced, and Tarn
+// does not evict a pod that no controller would create again. The kubelet may also keep a subPath
+// of the lost mount; then no container with that subPath can start.
 
-// mended says that a volume was lost on a node and is there again.
+// mended says whether a volume was lost on a node and is available again.
 func mended(g stageView) bool {
 	lost := g.Stage.Status.Node.Loss
 	return staged(&g) && lost != nil && lost.ReboundTime != nil
 }
 
-// keepsLost is about a volume that was lost and is there again, but not for a container that
-// has run since before, or cannot be started anew: of a pod that is asked for, one of its own.
-// It is false where there is none.
+// keepsLost is about a volume that was lost and is available again, but not for some container.
+// That container has run since before the loss, or cannot be restarted. If the user asked for a
+// pod, only that pod counts. It returns false if there is no such container.
 func (s *story) keepsLost(g *stageView, users []user) bool {
 	if !mended(*g) {
 		return false
@@ -56,8 +56,8 @@ func (s *story) keepsLost(g *stageView, users []user) bool {
 	return false
 }
 
-// lostMount says why a pod keeps what was lost, and at which path of its containers, empty where
-// that is not known; why is empty where it does not.
+// lostMount says why a pod keeps the lost mount, and at which path in its containers. path is empty
+// if it is not known. why is empty if the pod does not keep it.
 func lostMount(stage *tarnv1.PavStage, pod *corev1.Pod) (path, why string) {
 	has := func(target string) bool { return tarnv1.PodOfTarget(target) == pod.UID }
 	if stage.Status.Pod.Recovery == tarnv1.RecoveryRestartConsumers {
@@ -74,8 +74,8 @@ func lostMount(stage *tarnv1.PavStage, pod *corev1.Pod) (path, why string) {
 	return "", ""
 }
 
-// lostSubPath names a container of a pod for which the kubelet keeps a subPath of what was lost,
-// and says why; both are empty where there is none, or where it has started since all the same.
+// lostSubPath returns a container for which the kubelet keeps a subPath of the lost volume, and
+// why. Both are empty if there is none, or if the container has started since.
 func lostSubPath(stage *tarnv1.PavStage, pod *corev1.Pod) (container, why string) {
 	lost := stage.Status.Node.Loss
 	for _, l := range lost.Left {
@@ -89,8 +89,8 @@ func lostSubPath(stage *tarnv1.PavStage, pod *corev1.Pod) (container, why string
 	return "", ""
 }
 
-// runSince names the containers of a pod that have run since before a time: where a path is
-// given and is of some of them, those alone.
+// runSince returns the containers of a pod that have run since before a time. If some of these
+// mount path, it returns only those.
 func runSince(pod *corev1.Pod, path string, at *metav1.Time) []string {
 	var there, all []string
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {

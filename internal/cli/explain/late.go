@@ -14,11 +14,10 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// A time that has passed, a pod that has ended and one that is not there bring Tarn's
-// controller on within moments. Where they do not for longer than it may take, whether it
-// runs is told, by its lease.
+// Tarn's controller acts within moments when a time has passed, a pod has ended or a pod is
+// missing. If it does not, these functions read from its lease whether it runs.
 
-// when words a time at which a controller does something.
+// when words a time at which a controller will act.
 func when(at *metav1.Time, now time.Time) string {
 	if at == nil {
 		return ""
@@ -34,8 +33,8 @@ func when(at *metav1.Time, now time.Time) string {
 	}
 }
 
-// late tells whether Tarn's controller runs, where what it has to go on with is longer ago
-// than one that runs takes. Without it nothing else that is offered moves anything on.
+// late reports whether Tarn's controller runs, if it should have acted since a time but has not. If
+// it does not run, the commands of earlier links are removed: they would have no effect without it.
 func (s *story) late(since time.Time) {
 	if s.young(since) {
 		return
@@ -43,15 +42,15 @@ func (s *story) late(since time.Time) {
 	told := len(s.links)
 	s.controllerSilent("", since)
 	if s.view.Controller == nil || len(s.links) == told {
-		return // where no lease tells, one may run
+		return // without a lease, a controller may run all the same
 	}
 	for _, l := range s.links[:told] {
 		l.Command = ""
 	}
 }
 
-// lateFor is late for a pod that is not there, which nothing tells since when: so one look
-// is not enough.
+// lateFor is late for a missing pod. No object records since when it is missing, so a second read
+// must confirm it.
 func (s *story) lateFor(since time.Time) {
 	if leads, _, _ := Leader(s.view.Controller, s.view.Now); leads || s.view.Twice || s.young(since) {
 		s.late(since)
@@ -60,14 +59,14 @@ func (s *story) lateFor(since time.Time) {
 	s.again = true
 }
 
-// lateAfter is late for a pod of Tarn's that belongs to an owner and has ended.
+// lateAfter is late for a step pod of an owner that has ended.
 func (s *story) lateAfter(pod *corev1.Pod, owner types.UID) {
-	if hasEndedFor(pod, owner, s.view.Now) && hasEndedFor(pod, owner, s.view.Now.Add(-answerTime)) { // by its time, too
+	if hasEndedFor(pod, owner, s.view.Now) && hasEndedFor(pod, owner, s.view.Now.Add(-answerTime)) { // a pod may also end by its deadline
 		s.late(writtenAt(pod))
 	}
 }
 
-// hasEndedFor says whether a pod is one with which Tarn's controller goes on at a time.
+// hasEndedFor says whether Tarn's controller treats a pod as ended at a time.
 func hasEndedFor(pod *corev1.Pod, owner types.UID, at time.Time) bool {
 	switch steppod.Observe(pod, owner, at).State {
 	case steppod.PodSucceeded, steppod.PodFailed:
@@ -76,8 +75,8 @@ func hasEndedFor(pod *corev1.Pod, owner types.UID, at time.Time) bool {
 	return false
 }
 
-// writtenAt is when an object was last written, its status included; where that is not
-// told, when it was made. Whoever is to answer to an object has had no more time than since.
+// writtenAt returns when an object was last written, including its status. If that is not recorded,
+// it returns the object's creation. A controller has had no more time than that to react.
 func writtenAt(o metav1.Object) time.Time {
 	at := o.GetCreationTimestamp().Time
 	if vol, ok := o.(*corev1.PersistentVolume); ok && vol.Status.LastPhaseTransitionTime != nil && vol.Status.LastPhaseTransitionTime.After(at) {
@@ -91,7 +90,7 @@ func writtenAt(o metav1.Object) time.Time {
 	return at
 }
 
-// latest is when the last written of some objects was.
+// latest returns the latest writtenAt of some objects.
 func latest(of ...metav1.Object) time.Time {
 	var at time.Time
 	for _, o := range of {
@@ -102,7 +101,7 @@ func latest(of ...metav1.Object) time.Time {
 	return at
 }
 
-// awaited says whether a record waits for a pod of a step, and not for the time of the next.
+// awaited says whether a record waits for the pod of a step, not for the time of the next attempt.
 func awaited(r *tarnv1.PavVolume, step tarnv1.Step) bool {
 	switch s := &r.Status; step {
 	case tarnv1.StepValidation:
@@ -117,15 +116,15 @@ func awaited(r *tarnv1.PavVolume, step tarnv1.Step) bool {
 	return false
 }
 
-// keptFrom is what keeps the storage of a volume from being removed beside what the last
-// attempt has failed with, by the controller's word; empty for nothing.
+// keptFrom returns what keeps the storage of a volume from being removed, besides the last error.
+// It is the controller's own message; empty for nothing.
 func keptFrom(v *volumeView) string {
 	failed := v.Record.Status.LastError
 	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
 	switch {
 	case c == nil, c.Status == metav1.ConditionTrue, failed != nil && c.Reason == failed.Reason:
 		return ""
-	case c.Reason == podWaits, c.Reason == stillStaged && len(v.Stages) == 0: // the pod tells, and the stages do
+	case c.Reason == podWaits, c.Reason == stillStaged && len(v.Stages) == 0: // the pod or the stages report it
 		return ""
 	}
 	return c.Message

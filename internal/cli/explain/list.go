@@ -6,10 +6,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// mostNames is how many names a text lists.
+// mostNames is how many names a message lists.
 const mostNames = 3
 
-// objectsOf gives the objects of a list of any kind.
+// objectsOf returns the objects of a list of any kind.
 func objectsOf(list client.ObjectList) []client.Object {
 	var found []client.Object
 	_ = meta.EachListItem(list, func(item runtime.Object) error {

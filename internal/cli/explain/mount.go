@@ -13,17 +13,17 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// mountReasons are the Events by which a kubelet says that it cannot give a pod its
-// volumes.
+// mountReasons are the reasons of a kubelet's Events for volumes that it cannot mount for a pod.
 var mountReasons = []string{"FailedMount", "FailedMapVolume", "FailedAttachVolume"}
 
-// startReasons are those by which it tells of what it does when the pod has its volumes.
+// startReasons are the reasons of its Events for what it does after the pod has its volumes.
 var startReasons = []string{noSandbox, "Pulling", "Pulled", "Created", "Started"}
 
-// noSandbox is the reason by which it says that it cannot make what the containers share.
+// noSandbox is the reason of its Event when it cannot create the pod's sandbox, which the
+// containers share.
 const noSandbox = "FailedCreatePodSandBox"
 
-// onNode finds out why the node does not give a pod its volumes.
+// onNode finds why the node does not mount a pod's volumes.
 func (s *story) onNode(p *podView, claims []*claimView) {
 	pod := p.Pod
 	if pod.Spec.NodeName == "" || hasEnded(pod) {
@@ -34,7 +34,7 @@ func (s *story) onNode(p *podView, claims []*claimView) {
 		return
 	}
 	if isTrue(pod, corev1.PodReadyToStartContainers) || isReady(pod) || runsNow(pod) {
-		return // it has its volumes; a loss was told with the claim
+		return // it has its volumes; a loss is reported with the claim
 	}
 	var parts []*story
 	for _, c := range claims {
@@ -55,8 +55,8 @@ func (s *story) onNode(p *podView, claims []*claimView) {
 	}
 }
 
-// mountFailure is what the kubelet has said last, where that is that it cannot give the pod
-// its volumes; nil where it has come further since.
+// mountFailure returns the kubelet's last Event if that says that it cannot mount the pod's
+// volumes; nil if the kubelet has got further since.
 func (p *podView) mountFailure() *corev1.Event {
 	e := newest(p.Events, slices.Concat(mountReasons, startReasons)...)
 	if e == nil || slices.Contains(startReasons, e.Reason) {
@@ -65,15 +65,15 @@ func (p *podView) mountFailure() *corev1.Event {
 	return e
 }
 
-// ofGrowth says that a kubelet could not give a pod a volume which it has to grow first: the growing
-// itself tells more.
+// ofGrowth says whether an Event is about a volume that the kubelet must expand before it can mount
+// it. The state of the expansion tells more than the Event.
 func ofGrowth(e *corev1.Event, pod *corev1.Pod, claims []*claimView) bool {
 	return slices.ContainsFunc(claims, func(c *claimView) bool {
 		return c.Claim != nil && c.Volume != nil && growsFirst(pod, c.Claim) && names(e, c.Volume.Name)
 	})
 }
 
-// startFailure is mountFailure, or that the kubelet cannot make the pod's sandbox.
+// startFailure returns mountFailure, or the Event that the kubelet cannot create the pod's sandbox.
 func (p *podView) startFailure() *corev1.Event {
 	if e := newest(p.Events, slices.Concat(mountReasons, startReasons)...); e != nil && e.Reason == noSandbox {
 		return e
@@ -81,7 +81,7 @@ func (p *podView) startFailure() *corev1.Event {
 	return p.mountFailure()
 }
 
-// staging finds out why a claim's volume is not available on the pod's node.
+// staging finds why a claim's volume is not available on the pod's node.
 func (s *story) staging(p *podView, c *claimView) *story {
 	v, on, part := c.Volume, p.Pod.Spec.NodeName, s.part(c.Object.Name)
 	if v.Provisioner == nil {
@@ -99,8 +99,8 @@ func (s *story) staging(p *podView, c *claimView) *story {
 	return part
 }
 
-// afterFailedStage puts what the kubelet has told before the stage was begun, which the
-// try before has failed with, before how the stage stands: it is the likelier to tell.
+// afterFailedStage adds a kubelet's older Event to the cause, in front of the state of the stage.
+// It is the error of the previous attempt, which likely tells more.
 func (s *story) afterFailedStage(v *volumeView, on string, e *corev1.Event) {
 	if e == nil || !names(e, v.Name) || unanswered(e) {
 		return
@@ -117,8 +117,8 @@ func (s *story) afterFailedStage(v *volumeView, on string, e *corev1.Event) {
 	}
 }
 
-// madeForAClaim says whether a volume was made for a claim, by the rule of the controller that
-// stages it; that it says so by itself is enough only where its record may not be read.
+// madeForAClaim says whether a volume was created for a claim, by the rule of the controller that
+// stages it. The volume's annotation alone is trusted only if its record could not be read.
 func (s *story) madeForAClaim(v *volumeView) bool {
 	switch uid := v.Volume.Annotations[tarnv1.AnnotationRecord]; {
 	case uid == "":
@@ -130,7 +130,7 @@ func (s *story) madeForAClaim(v *volumeView) bool {
 	}
 }
 
-// withoutStage is about a volume that nobody stages, though a pod waits for it.
+// withoutStage is about a volume without a stage on the node of a pod that waits for it.
 func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 	on, name := p.Pod.Spec.NodeName, v.Provisioner.Name
 	for _, g := range v.Stages {
@@ -188,21 +188,21 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 	s.blame("Tarn's node agent on node %s does not respond", on)
 }
 
-// unanswered says whether the kubelet reached no driver, or waited for its answer in vain: an
-// agent that runs answers within the kubelet's two minutes, whatever it waits for itself.
+// unanswered says whether the kubelet could not reach the driver, or its call timed out. A running
+// node agent answers within the kubelet's two minutes, whatever it waits for itself.
 func unanswered(e *corev1.Event) bool {
 	return strings.Contains(e.Message, "code = Unavailable desc = connection error:") || strings.Contains(e.Message, "code = DeadlineExceeded desc = ")
 }
 
-// failedStage says whether the kubelet was answered that the stage had failed, which is for
-// the provisioner to mend: another pod in the place of the user's would meet it again.
+// failedStage says whether the driver answered that the stage has failed. Then the provisioner must
+// be corrected; a new pod of the user's would meet the same error.
 func failedStage(e *corev1.Event) bool {
 	return strings.Contains(e.Message, "code = Internal desc = ")
 }
 
-// tryAgain gives the command by which the kubelet tries at once: a pod that is new has
-// no pause behind it. One without a controller is made anew as it is, as no other owner
-// would do that. What one that has run has in claims of its own would go with it.
+// tryAgain returns the command that makes the kubelet retry at once. It replaces the pod, because
+// the kubelet has no backoff for a new one. A pod without a controller is created again as it is.
+// The command is empty for a pod that has run and has ephemeral claims: their data would be lost.
 func tryAgain(pod *corev1.Pod) string {
 	if volume.Started(pod) && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Ephemeral != nil }) {
 		return ""
@@ -213,7 +213,7 @@ func tryAgain(pod *corev1.Pod) string {
 	return kubectl(pod.Namespace, "get", "pod", pod.Name, "-o", "yaml") + " | kubectl replace --force -f -"
 }
 
-// mountError is the part of the kubelet's words that is the driver's.
+// mountError returns the driver's part of the kubelet's message.
 func mountError(message string) string {
 	if _, after, found := strings.Cut(message, " desc = "); found {
 		return after
@@ -221,8 +221,8 @@ func mountError(message string) string {
 	return message
 }
 
-// mountEvent is the newest Event by which the kubelet says that it cannot give a pod a
-// volume, nil for none: one that names another volume, of a claim or not, is about that.
+// mountEvent returns the kubelet's newest Event about a volume that it cannot mount for a pod, nil
+// for none. An Event that names another volume does not count.
 func mountEvent(p *podView, v *volumeView) *corev1.Event {
 	for i := len(p.Events) - 1; i >= 0 && !slices.Contains(startReasons, p.Events[i].Reason); i-- {
 		e := &p.Events[i]
@@ -233,7 +233,7 @@ func mountEvent(p *podView, v *volumeView) *corev1.Event {
 	return nil
 }
 
-// names says whether an Event of the kubelet's is about a volume.
+// names says whether an Event of the kubelet names a volume.
 func names(e *corev1.Event, vol string) bool {
 	return strings.Contains(e.Message, fmt.Sprintf("%q", vol))
 }

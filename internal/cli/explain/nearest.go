@@ -10,7 +10,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// nearest tells which volume came nearest to the claim, and why it did not fit.
+// nearest reports the volume that came nearest to the claim, and why it did not fit.
 func (s *story) nearest(c *claimView, next string) {
 	selector, err := volume.Selector(c.Claim)
 	if err != nil || s.view.unknown(Volume, "", "") {
@@ -54,8 +54,8 @@ func (s *story) nearest(c *claimView, next string) {
 	}
 }
 
-// wouldFit says whether a claim could have a volume that is another's if it were not, and
-// adds to the link what else keeps it from that.
+// wouldFit says whether another claim's volume would otherwise fit this claim. If not, it adds the
+// reason to the link.
 func (l *Link) wouldFit(m volume.Misfit, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	if m != volume.Fits {
 		l.Message += "; nor would it fit: " + volume.Explain(m, vol, claim)
@@ -63,8 +63,8 @@ func (l *Link) wouldFit(m volume.Misfit, vol *corev1.PersistentVolume, claim *co
 	return m == volume.Fits
 }
 
-// misnamed says how a volume that names a claim by its name is not reserved for it all the
-// same; empty for one that is, or is another's.
+// misnamed says why a volume that names a claim is not reserved for it all the same. It is empty
+// for a volume that is reserved for it, or that names another claim.
 func misnamed(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) string {
 	ref := vol.Spec.ClaimRef
 	switch {
@@ -78,8 +78,8 @@ func misnamed(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim)
 	return ""
 }
 
-// meant says how much a volume was meant for a claim: one that is reserved for it is most, then
-// one that is kept and names it wrongly.
+// meant ranks how clearly a volume was meant for a claim: reserved for it, or kept and naming it
+// wrongly, or neither.
 func meant(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) int {
 	switch {
 	case volume.BoundTo(vol, claim):
@@ -90,8 +90,8 @@ func meant(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) in
 	return 0
 }
 
-// nearestVolume gives the volume that came nearest to a claim, and why it does not fit; nil
-// for none. What was meant for the claim comes before all others, of whatever class.
+// nearestVolume returns the volume that came nearest to a claim, and why it does not fit; nil for
+// none. A volume that was meant for the claim comes before all others, whatever its class.
 func (c *claimView) nearestVolume() (*corev1.PersistentVolume, volume.Misfit) {
 	selector, err := volume.Selector(c.Claim)
 	if err != nil {
@@ -122,7 +122,7 @@ func (c *claimView) misfit(vol *corev1.PersistentVolume, selector labels.Selecto
 	if m != volume.MisfitTaken || !kept(vol) {
 		return m
 	}
-	// It counts for what it would be if it were free.
+	// A released volume with its data counts as if it were free.
 	switch wants := volume.Meets(vol, c.Claim, selector); wants {
 	case volume.Fits:
 		return volume.MisfitPhase
@@ -132,12 +132,13 @@ func (c *claimView) misfit(vol *corev1.PersistentVolume, selector labels.Selecto
 	return m
 }
 
-// kept says that a volume was released and is there with its data.
+// kept says whether a volume is released and still has its data.
 func kept(vol *corev1.PersistentVolume) bool {
 	return vol.Status.Phase == corev1.VolumeReleased && vol.DeletionTimestamp == nil && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain
 }
 
-// fitsButForSize says that a volume would be chosen for a claim that asks for no more than it has.
+// fitsButForSize says whether a volume would fit a claim that asked for no more than the volume's
+// size.
 func fitsButForSize(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
 	size := volume.Capacity(vol)
 	selector, err := volume.Selector(claim)
@@ -146,15 +147,15 @@ func fitsButForSize(vol *corev1.PersistentVolume, claim *corev1.PersistentVolume
 	}
 	smaller := claim.DeepCopy()
 	smaller.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *size}
-	if ref := vol.Spec.ClaimRef; ref != nil && ref.UID == "" && volume.Reserved(vol, smaller) == volume.Fits { // by name, so for the next claim of it too
+	if ref := vol.Spec.ClaimRef; ref != nil && ref.UID == "" && volume.Reserved(vol, smaller) == volume.Fits { // reserved by name, so for a new claim of that name too
 		return true
 	}
 	return volume.Match(vol, smaller, selector) == volume.Fits
 }
 
-// closer says which of two volumes that fail for the same reason is told of: of those that are
-// others' the one that would come nearest if it were free, of those too small the largest, else
-// the first by name.
+// closer says whether volume a is nearer than b if both fail for the same reason. Of other claims'
+// volumes it is the one that would come nearest if it were free. Of volumes that are too small it
+// is the largest. Otherwise it is the first by name.
 func closer(a, b *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, selector labels.Selector, why volume.Misfit) bool {
 	if why == volume.MisfitTaken {
 		m, n := volume.Meets(a, claim, selector), volume.Meets(b, claim, selector)

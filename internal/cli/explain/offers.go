@@ -12,24 +12,24 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// What is offered here takes something from somebody where it is followed blindly and
-// somebody has it: so each looks for that first, and offers nothing where it cannot be seen.
+// The commands offered here could take a volume away from a consumer. So each function first checks
+// for consumers, and offers nothing if it cannot see them.
 
-// gone says that the claim which a volume names by its uid is not there any more.
+// gone says whether the claim that a volume names by uid no longer exists.
 func (s *story) gone(v *volumeView) bool {
 	ref := v.claimRef()
 	return ref != nil && ref.UID != "" && ref.Namespace != "" && (v.Claim == nil || v.Claim.UID != ref.UID) && !s.view.unknown(Claim, ref.Namespace, ref.Name)
 }
 
-// notAcross says why data is not offered to a claim of another namespace: who may decide
-// about one need not be who may about the other.
+// notAcross says why data is not offered to a claim of another namespace. The user of one namespace
+// may have no right to decide about another.
 func notAcross(vol *corev1.PersistentVolume, c *claimView) string {
 	return fmt.Sprintf("its data belongs to namespace %s, and explain does not give it to namespace %s", vol.Spec.ClaimRef.Namespace, c.Object.Namespace)
 }
 
-// handOver offers to give a released volume with its data to the claim that waits for it:
-// not one that is to be destroyed or scrubbed, nor out of the trash, nor one that somebody
-// has, or may have, nor one of another namespace.
+// handOver offers to give a released volume with its data to the claim that waits for it. It does
+// not offer a volume that will be destroyed or scrubbed, or is in the trash. Nor does it offer one
+// that a pod or claim may still use, or that belongs to another namespace.
 func (s *story) handOver(link *Link, c *claimView, v *volumeView, class *storagev1.StorageClass) {
 	vol := v.Volume
 	switch who, _ := s.lingering(v); {
@@ -48,9 +48,9 @@ func (s *story) handOver(link *Link, c *claimView, v *volumeView, class *storage
 	}
 }
 
-// claimed tells of a released volume that is not without a claim: it was given to one that
-// is there, or to any, and no binder has seen that yet. One that was made for a claim that
-// has another is to be destroyed, and not told of here.
+// claimed reports a released volume that was given to a claim, or freed, and that no binder has
+// reconciled since. It says whether the volume is such a one. A volume created for a claim that has
+// another one is not reported, because it will be destroyed.
 func (s *story) claimed(v *volumeView, link *Link) bool {
 	vol, ref := v.Volume, v.Volume.Spec.ClaimRef
 	link.Next = "when a binder reconciles it"
@@ -76,8 +76,8 @@ func (s *story) claimed(v *volumeView, link *Link) bool {
 	return true
 }
 
-// tooLittle is about a released volume that was given to a claim which asks for what it has
-// not: no binder binds them, and of what a claim asks for nothing can be changed before.
+// tooLittle is about a released volume that was given to a claim which it does not fit. No binder
+// binds them, and the claim's requests cannot be changed before it is bound.
 func (s *story) tooLittle(v *volumeView, link *Link, m volume.Misfit) {
 	vol, claim := v.Volume, Object{Claim, v.Claim.Namespace, v.Claim.Name}
 	link.Reason, link.Next = string(m), "when the claim is created again so that the volume fits; tarn explain claim "+claim.fullName()+" shows how it then gets the volume"
@@ -87,7 +87,7 @@ func (s *story) tooLittle(v *volumeView, link *Link, m volume.Misfit) {
 	s.blame("it was given to %s, which it does not fit: %s", claim, volume.Explain(m, vol, v.Claim))
 }
 
-// leftBy says what has become of the claim that a released volume was of, or made for.
+// leftBy says what became of the claim that a released volume belonged to or was created for.
 func (s *story) leftBy(v *volumeView) string {
 	ref := v.Volume.Spec.ClaimRef
 	switch {
@@ -103,13 +103,13 @@ func (s *story) leftBy(v *volumeView) string {
 	return fmt.Sprintf("claim %s/%s is gone", ref.Namespace, ref.Name)
 }
 
-// another says of a claim that it is not the one which a volume names by another uid.
+// another words that a claim is not the one that a volume names, because its uid differs.
 func another(claim *corev1.PersistentVolumeClaim) string {
 	return fmt.Sprintf("the claim that has this name now has another UID (%s)", claim.UID)
 }
 
-// lingering says who still has a volume without its claim, or that this cannot be told, and
-// what has to be waited for. Who has it there would share it with whom it is given next.
+// lingering says what still uses a volume without its claim, or that this cannot be known. until
+// says what to wait for. Any remaining consumer would share the volume with the next one.
 func (s *story) lingering(v *volumeView) (who, until string) {
 	ref := v.claimRef()
 	switch {
@@ -126,8 +126,8 @@ func (s *story) lingering(v *volumeView) (who, until string) {
 	return "", ""
 }
 
-// giveBack offers to have a volume name the claim again that lost it to one that is gone,
-// where nobody has it by that one. Pods of the claim itself may have it.
+// giveBack offers to make a volume name its own claim again, after it was given to a claim that is
+// gone. Only pods of the claim itself may still use it.
 func (s *story) giveBack(link *Link, c *claimView) {
 	v := *c.Volume
 	v.Stages = slices.DeleteFunc(slices.Clone(v.Stages), func(g stageView) bool { return c.hasAll(g.Stage) })
@@ -141,35 +141,35 @@ func (s *story) giveBack(link *Link, c *claimView) {
 	}
 }
 
-// hasAll says that a stage is there for pods of a claim alone.
+// hasAll says whether only pods of this claim use a stage.
 func (c *claimView) hasAll(stage *tarnv1.PavStage) bool {
 	return len(stage.Status.Node.Targets) > 0 && !slices.ContainsFunc(stage.Status.Node.Targets, func(target string) bool {
 		return !slices.ContainsFunc(c.Users, func(u user) bool { return isTargetOf(target, u.Pod) })
 	})
 }
 
-// isTargetOf says that a path on a node is where a pod is given a volume.
+// isTargetOf says whether a path on a node is where a pod gets a volume.
 func isTargetOf(target string, pod *corev1.Pod) bool {
 	return pod.UID != "" && slices.Contains(strings.Split(target, "/"), string(pod.UID))
 }
 
-// give gives the command that hands a released volume to one claim, if it still names the
-// claim that it was of.
+// give returns the command that gives a released volume to one claim. The command fails if the
+// volume no longer names its former claim.
 func give(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) string {
 	return kubectl("", "patch", "pv", vol.Name, "--type=json", "-p", fmt.Sprintf(`[{"op":"test","path":"/spec/claimRef/uid","value":%q},`+
 		`{"op":"replace","path":"/spec/claimRef","value":{"apiVersion":"v1","kind":"PersistentVolumeClaim","namespace":%q,"name":%q,"uid":%q}}]`,
 		vol.Spec.ClaimRef.UID, claim.Namespace, claim.Name, claim.UID))
 }
 
-// free gives the command that makes a released volume available to any claim, if it still
-// names the claim that it was of.
+// free returns the command that makes a released volume available to any claim. The command fails
+// if the volume no longer names its former claim.
 func free(vol *corev1.PersistentVolume) string {
 	return kubectl("", "patch", "pv", vol.Name, "--type=json", "-p", fmt.Sprintf(`[{"op":"test","path":"/spec/claimRef/uid","value":%q},`+
 		`{"op":"remove","path":"/spec/claimRef"}]`, vol.Spec.ClaimRef.UID))
 }
 
-// letGo offers to delete a released volume whose storage nobody destroys, where nobody has
-// it any more.
+// letGo offers to delete a released volume whose storage no provisioner destroys, if nothing uses
+// the volume any more.
 func (s *story) letGo(v *volumeView, link *Link) {
 	if who, _ := s.lingering(v); who != "" {
 		link.Message += "; it holds data, " + who
@@ -178,8 +178,8 @@ func (s *story) letGo(v *volumeView, link *Link) {
 	}
 }
 
-// nearestFor tells which volume came nearest to a claim whose pod waits for the scheduler,
-// where a class makes none, and what to do about it where that is what the scheduler lacks.
+// nearestFor reports the volume that came nearest to a claim whose pod waits for the scheduler, if
+// no provisioner creates its volumes. It offers a command only if the scheduler lacks a volume.
 func (s *story) nearestFor(c *claimView, t trouble) {
 	if c.Class.Provisioner != noProvisioner {
 		return
@@ -190,8 +190,8 @@ func (s *story) nearestFor(c *claimView, t trouble) {
 	}
 }
 
-// anew offers to make a claim anew that has no data yet. While a pod that has a node names
-// it, it would be deleted and not come back.
+// anew offers to create a claim again that holds no data yet. It does not while a pod with a node
+// uses the claim: the claim would be deleted, but could not be created again.
 func (s *story) anew(c *claimView, link *Link, kind, patch, how string) {
 	if s.view.unknown(Pod, c.Object.Namespace, "") {
 		return
@@ -203,8 +203,8 @@ func (s *story) anew(c *claimView, link *Link, kind, patch, how string) {
 	link.Command, link.offer = replacing(c.Object, "pvc", kind, patch), "the command creates the claim again "+how+"; it holds no data yet"
 }
 
-// giveUp offers to delete a claim that has no volume any more, unless a pod names it: a pod
-// that runs may still have what was on it.
+// giveUp offers to delete a claim that has lost its volume, unless a pod names it. A running pod
+// may still have the data.
 func (s *story) giveUp(c *claimView, link *Link) {
 	if len(c.Users) > 0 || s.view.unknown(Pod, c.Object.Namespace, "") {
 		return

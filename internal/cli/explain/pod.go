@@ -11,7 +11,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// ofPod finds out what a pod waits for, as far as its volumes go.
+// ofPod finds what a pod waits for, as far as volumes are concerned.
 func (s *story) ofPod(p *podView, claims []*claimView) string {
 	at := len(s.links)
 	link, t := s.podLink(p)
@@ -26,7 +26,7 @@ func (s *story) ofPod(p *podView, claims []*claimView) string {
 	if s.cause == "" {
 		s.onNode(p, claims)
 	}
-	if s.cause == "" { // the last of what a kubelet does before it starts containers
+	if s.cause == "" { // the last thing that a kubelet does before it starts containers
 		s.followOther(func(part *story) bool { return part.first })
 	}
 	if s.cause == "" {
@@ -35,7 +35,7 @@ func (s *story) ofPod(p *podView, claims []*claimView) string {
 	return s.links[at].State
 }
 
-// claimOfPod gives the chain of a claim, and how much it keeps the pod.
+// claimOfPod returns the chain of a claim, with its rank for the pod.
 func (s *story) claimOfPod(p *podView, c *claimView) *story {
 	part := s.part(c.Object.Name)
 	part.ofClaim(c)
@@ -47,9 +47,9 @@ func (s *story) claimOfPod(p *podView, c *claimView) *story {
 		if part.doubt != "" {
 			part.doubt = fmt.Sprintf("%s: %s", c.Object, part.doubt)
 		}
-	case hasEnded(p.Pod), ends: // no pod ends the later for its claim
+	case hasEnded(p.Pod), ends: // the claim does not delay the end of a pod
 		part.cause, part.rank = fmt.Sprintf("%s: %s", c.Object, part.cause), rankBeside
-	case going && (has || !s.refused(p, c)): // nor waits for what waits for it
+	case going && (has || !s.refused(p, c)): // nor does the pod wait for a claim that waits for the pod
 		part.cause, part.rank = fmt.Sprintf("%s is being deleted, and waits for this pod: it is deleted when the pod is gone, and no other pod can start with it", c.Object), rankLeaving
 	case going:
 		part.cause = fmt.Sprintf("%s is being deleted, so no pod that uses it can start", c.Object)
@@ -71,9 +71,9 @@ func (s *story) claimOfPod(p *podView, c *claimView) *story {
 	return part
 }
 
-// refused says that a pod without its volumes is not given a claim that is being deleted: by
-// the scheduler, by the kubelet where nothing protects the claim, or by Tarn's node agent,
-// unless that has given it the volume already.
+// refused says whether a pod without its volumes cannot get a claim that is being deleted. The
+// scheduler rejects it, or the kubelet if nothing protects the claim. Tarn's node agent rejects it
+// too, unless it has mounted the volume for the pod already.
 func (s *story) refused(p *podView, c *claimView) bool {
 	v, on := c.Volume, p.Pod.Spec.NodeName
 	switch {
@@ -87,8 +87,8 @@ func (s *story) refused(p *podView, c *claimView) bool {
 	})
 }
 
-// growsFirst says that a kubelet grows a claim's volume before it starts the pod. What
-// cannot be grown at all does not keep it.
+// growsFirst says whether a kubelet must expand a claim's volume before it starts the pod. An
+// expansion that is infeasible does not delay the pod.
 func growsFirst(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	switch claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
@@ -97,8 +97,8 @@ func growsFirst(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// hasVolumes says that a kubelet has given a pod its volumes: it has started the pod, or has
-// yet to start no more than its containers, as where an image is missing.
+// hasVolumes says whether a kubelet has mounted a pod's volumes. Then it has started the pod, or
+// lacks only something for its containers, such as an image.
 func hasVolumes(pod *corev1.Pod) bool {
 	return volume.Started(pod) || isTrue(pod, corev1.PodReadyToStartContainers)
 }
@@ -108,19 +108,19 @@ func runsNow(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(statuses(pod), func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
-// podItself is about a pod whose volumes are not the matter.
+// podItself is about a pod that its volumes do not block.
 func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView) {
 	pod := p.Pod
 	switch {
 	case pod.DeletionTimestamp != nil:
 		s.endingPod(p, link, claims)
-	case t.Reason == corev1.PodReasonSchedulingGated: // the scheduler has not looked at it
+	case t.Reason == corev1.PodReasonSchedulingGated: // the scheduler does not consider it yet
 		link.Next = "when its scheduling gates are removed"
 		s.blame("it %s", keptBy(t))
 	case t.stuck() && t.State == "not scheduled":
 		link.Next = "when the scheduler finds a node; it retries after each change of a node, a volume or a claim"
 		s.blame("the scheduler finds no node for it: %s", t.Message)
-	case pod.Status.Phase == corev1.PodFailed: // it may never have had its volumes
+	case pod.Status.Phase == corev1.PodFailed: // it may have failed before it had its volumes
 		link.Next = "never: a failed pod is not started again, but its owner may create another"
 		s.blame("%s", cmp.Or(t.Message, "it has failed, and no object that explain can read says why"))
 	case t.stuck():
@@ -148,8 +148,8 @@ func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView
 	}
 }
 
-// notStarted is about a pod whose containers are long in starting, though nothing is said
-// to have failed: an image is large, or what a container has to do first takes its time.
+// notStarted is about a pod whose containers take long to start, though no error is reported. An
+// image may be large, or a container may have a lot to do first.
 func (s *story) notStarted(p *podView, link *Link) {
 	e := newest(p.Events, startReasons...)
 	if e == nil {
@@ -163,8 +163,8 @@ func (s *story) notStarted(p *podView, link *Link) {
 	s.blame("its containers have not started on node %s; the kubelet's last message: %s", p.Pod.Spec.NodeName, e.Message)
 }
 
-// endingPod is about a pod that is being deleted. Of one that was never given to a node,
-// and of one that the kubelet is done with, only a finalizer is left.
+// endingPod is about a pod that is being deleted. If the pod never had a node, or the kubelet is
+// done with it, only a finalizer can keep it.
 func (s *story) endingPod(p *podView, link *Link, claims []*claimView) {
 	if p.Pod.Spec.NodeName != "" && !volume.ShutDown(p.Pod) {
 		s.onKubelet(p, link, claims)
@@ -172,7 +172,7 @@ func (s *story) endingPod(p *podView, link *Link, claims []*claimView) {
 	s.keepers(link.Object, "pod", p.Pod, "", true)
 }
 
-// onKubelet says what of a pod that is being deleted its kubelet has yet to end.
+// onKubelet says what the kubelet must still do for a pod that is being deleted.
 func (s *story) onKubelet(p *podView, link *Link, claims []*claimView) {
 	link.Message = endsBy(p.Pod)
 	link.Next = "when its containers have ended and the kubelet has unmounted its volumes"
@@ -188,7 +188,7 @@ func (s *story) onKubelet(p *podView, link *Link, claims []*claimView) {
 	}
 }
 
-// stopped says whether no container of a pod runs, as far as the kubelet has told.
+// stopped says whether no container of a pod runs, according to the kubelet.
 func stopped(pod *corev1.Pod) bool {
 	for _, c := range statuses(pod) {
 		if c.State.Running != nil {
@@ -198,7 +198,7 @@ func stopped(pod *corev1.Pod) bool {
 	return hasEnded(pod) || len(pod.Status.ContainerStatuses) > 0
 }
 
-// unstaging tells of the stages that a pod's node has to end before the pod can go.
+// unstaging reports the stages that a pod's node must end before the pod can be deleted.
 func (s *story) unstaging(p *podView, claims []*claimView) {
 	var parts []*story
 	for _, c := range claims {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// Print writes an answer for people: the verdict first, then what is next, then the
-// chain, and last the commands that move it on. What is healthy takes one line.
+// Print writes an answer as text: the verdict, what happens next, the chain, and last the commands
+// that help. A healthy object takes one line.
 func (e *Explanation) Print(w io.Writer, now time.Time) error {
 	var text strings.Builder
 	text.WriteString(e.Verdict + "\n")
@@ -44,8 +44,8 @@ func (e *Explanation) Print(w io.Writer, now time.Time) error {
 	return err
 }
 
-// indented sets a command off, unless it has lines of its own, which a shell wants as
-// they are.
+// indented indents a command. A command of several lines is left as it is, because a shell needs
+// its lines unchanged.
 func indented(command string) string {
 	if strings.Contains(command, "\n") {
 		return command
@@ -53,7 +53,7 @@ func indented(command string) string {
 	return "  " + command
 }
 
-// next is when it goes on: what the link nearest to the cause says.
+// next returns when it continues, as told by the link nearest to the cause.
 func (e *Explanation) next() string {
 	for i := len(e.Links) - 1; i >= 0; i-- {
 		if e.Links[i].Next != "" && !e.Links[i].Aside {
@@ -63,7 +63,7 @@ func (e *Explanation) next() string {
 	return ""
 }
 
-// commands are those of the links, what is nearest to the cause first.
+// commands returns the commands of the links, that nearest to the cause first.
 func (e *Explanation) commands() []string {
 	var found []string
 	for i := len(e.Links) - 1; i >= 0; i-- {
@@ -74,7 +74,7 @@ func (e *Explanation) commands() []string {
 	return found
 }
 
-// unread are the links of what could not be read.
+// unread returns the links of what could not be read.
 func (e *Explanation) unread() []Link {
 	var found []Link
 	for _, l := range e.Links {
@@ -85,7 +85,7 @@ func (e *Explanation) unread() []Link {
 	return found
 }
 
-// print writes a link: what it is and how it stands, then its words, then its log.
+// print writes a link: the object and its state, its message, and its log.
 func (l *Link) print(w io.Writer, now time.Time) {
 	if l.State == notRead {
 		fmt.Fprintf(w, "- %s\n", l.Message)

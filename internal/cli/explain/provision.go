@@ -24,8 +24,7 @@ import (
 // noProvisioner is the provisioner of a class whose volumes are written by hand.
 const noProvisioner = "kubernetes.io/no-provisioner"
 
-// provisioned is about a claim for which a provisioner has to make a volume, and has
-// not begun.
+// provisioned is about a claim for which a provisioner must create a volume, and has not begun.
 func (s *story) provisioned(c *claimView) {
 	name := provisionerOf(c.Claim, c.Class)
 	s.add(Link{Object: Object{Kind: storageClass, Name: c.Class.Name}, State: "makes volumes", Message: "by provisioner " + name})
@@ -46,7 +45,7 @@ func (s *story) provisioned(c *claimView) {
 	s.byOthers(c, name)
 }
 
-// provisionerMissing is about a class whose provisioner is nowhere.
+// provisionerMissing is about a class whose provisioner does not exist.
 func (s *story) provisionerMissing(c *claimView, name string) {
 	if s.view.unknown(pavProvisioner, "", name) || s.view.unknown(csiDriver, "", name) {
 		s.blame("its provisioner %s has not started", name)
@@ -57,7 +56,7 @@ func (s *story) provisionerMissing(c *claimView, name string) {
 	misspelt(c, link, name)
 }
 
-// misspelt offers the provisioner that a class may have meant by a name that nobody has.
+// misspelt offers an existing provisioner whose name is similar to the one that a class names.
 func misspelt(c *claimView, link *Link, name string) {
 	names := []string{hostPath}
 	for i := range c.Provisioners {
@@ -70,16 +69,16 @@ func misspelt(c *claimView, link *Link, name string) {
 	}
 }
 
-// byOthers is about a provisioner that is not made of pods.
+// byOthers is about a provisioner that is not a PavProvisioner.
 func (s *story) byOthers(c *claimView, name string) {
 	o := Object{Kind: "provisioner", Name: name}
 	said := c.Events
-	if name != hostPath { // a binder says so, too, of a class that it has not seen yet
+	if name != hostPath { // a binder also says so of a class that it has not seen yet
 		said = slices.DeleteFunc(slices.Clone(said), ofBinder)
 	}
 	failed := newest(said, "ProvisioningFailed")
 	if name == hostPath && failed != nil && lastSeen(failed).Before(latest(c.Class)) {
-		failed = nil // it was said of the class before this one
+		failed = nil // it was said of an earlier class of that name
 	}
 	switch {
 	case name == hostPath && s.refusedByHostPath(c, o, failed):
@@ -108,9 +107,8 @@ func (s *story) byOthers(c *claimView, name string) {
 	}
 }
 
-// atWork is about something that Tarn's controller has begun, which nobody goes on with where
-// its lease says that none runs. is and due say of it how it stands with a controller and
-// without.
+// atWork is about work that Tarn's controller has begun. If the lease shows that no controller
+// runs, the work does not continue. is words the state if a controller runs, due if none does.
 func (s *story) atWork(what, is, due string, since time.Time) {
 	if leads, _, _ := Leader(s.view.Controller, s.view.Now); !leads && s.view.Controller != nil {
 		s.controllerSilent(what+" "+due, since)
@@ -159,7 +157,7 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 	}
 }
 
-// populated is about a claim whose data come from an object of a kind that Tarn does not know.
+// populated is about a claim whose data source is of a kind that Tarn does not know.
 func (s *story) populated(c *claimView) {
 	from := c.Claim.Spec.DataSourceRef
 	s.add(Link{Object: Object{Kind: Kind(from.Kind), Namespace: cmp.Or(ptr.Deref(from.Namespace, ""), c.Claim.Namespace), Name: from.Name}, State: "source",
@@ -168,7 +166,7 @@ func (s *story) populated(c *claimView) {
 	s.blame("the volume populator of %s %s has not given it a volume", from.Kind, from.Name)
 }
 
-// removal is the patch that takes a claim's data source away.
+// removal returns the patch that removes a claim's data source.
 func removal(claim *corev1.PersistentVolumeClaim) string {
 	var parts []string
 	if claim.Spec.DataSource != nil {
@@ -180,8 +178,8 @@ func removal(claim *corev1.PersistentVolumeClaim) string {
 	return "[" + strings.Join(parts, ",") + "]"
 }
 
-// provisionerUnusable says whether a PavProvisioner may not be used, and tells why.
-// dynamic is what it is to be used for: to make volumes, else to stage one.
+// provisionerUnusable says whether a PavProvisioner cannot be used, and reports why. dynamic says
+// that it should create volumes; otherwise it should only stage one.
 func (s *story) provisionerUnusable(p *pavv1.PavProvisioner, dynamic bool) bool {
 	o := Object{Kind: pavProvisioner, Name: p.Name}
 	accepted := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted)
@@ -210,8 +208,8 @@ func (s *story) provisionerUnusable(p *pavv1.PavProvisioner, dynamic bool) bool 
 	return true
 }
 
-// controllerSilent blames Tarn's controller, which has something to do and does not.
-// because is what; empty where a cause is told already.
+// controllerSilent blames Tarn's controller, which should do something but does not. because says
+// what; it is empty if a cause is reported already.
 func (s *story) controllerSilent(because string, since time.Time) {
 	s.onController = true
 	l := s.view.Controller
@@ -246,7 +244,7 @@ func (s *story) controllerSilent(because string, since time.Time) {
 	}
 	switch {
 	case because == "":
-	case l == nil: // one that needs no lease may run all the same
+	case l == nil: // a controller that needs no lease may run all the same
 		s.blame("%s, but has not started; no lease shows whether a tarn controller runs", because)
 	default:
 		s.blame("%s, but no tarn controller runs", because)
@@ -258,8 +256,8 @@ func (s *story) controllerSilent(because string, since time.Time) {
 	s.add(link)
 }
 
-// revives is revive, but for a controller that is at work: it may have more to do than it
-// has time for, and only its log tells. Without a lease one that is ready may be.
+// revives returns the command of revive, unless a controller is running. A running one may only be
+// busy, which its log shows. Without a lease, a ready pod counts as a running controller.
 func (s *story) revives(name string) string {
 	d, l := s.view.Deployment, s.view.Controller
 	leads, _, _ := Leader(l, s.view.Now)
@@ -270,9 +268,9 @@ func (s *story) revives(name string) string {
 	return revive(d, name)
 }
 
-// revive gives the command that has Tarn's controller begin anew, where it is a
-// Deployment and a controller of a name is among what it runs; no name for those that
-// always are. Kubernetes' own in their place are begun by whoever runs the cluster.
+// revive returns the command that starts or restarts Tarn's controller. It is empty unless the
+// controller is a Deployment whose --controllers include name; an empty name is always included.
+// Kubernetes' own controllers can only be restarted by the cluster's administrator.
 func revive(d *appsv1.Deployment, name string) string {
 	switch {
 	case d == nil || name != "" && !selects(d, name):
@@ -283,7 +281,7 @@ func revive(d *appsv1.Deployment, name string) string {
 	return kubectl(d.Namespace, "rollout", "restart", "deployment", d.Name)
 }
 
-// selects says whether a Deployment's --controllers have one that is left out by default.
+// selects says whether a Deployment's --controllers include one that is left out by default.
 func selects(d *appsv1.Deployment, name string) bool {
 	is := false
 	for i := range d.Spec.Template.Spec.Containers {
@@ -298,11 +296,11 @@ func selects(d *appsv1.Deployment, name string) bool {
 	return is
 }
 
-// leaseRunOut is the state of a lease that nobody renews.
+// leaseRunOut is the state of a lease that is no longer renewed.
 const leaseRunOut = "expired"
 
-// Leader says by the lease of Tarn's controller, nil for none, whether one runs: the
-// state of the lease in a word or two, and what that means.
+// Leader says by the lease of Tarn's controller, nil for none, whether a controller runs. state is
+// the state of the lease in one word, message its meaning.
 func Leader(l *coordinationv1.Lease, now time.Time) (leads bool, state, message string) {
 	switch {
 	case l == nil:
@@ -315,7 +313,7 @@ func Leader(l *coordinationv1.Lease, now time.Time) (leads bool, state, message 
 	return true, "held", "its holder is " + *l.Spec.HolderIdentity
 }
 
-// leaseTime is how old a lease may be that is held.
+// leaseTime returns the duration after its last renewal for which a lease is held.
 func leaseTime(seconds *int32) time.Duration {
 	const otherwise = 15
 	if seconds == nil {

@@ -6,54 +6,54 @@ import (
 	"slices"
 )
 
-// rank says how much what a part of the chain tells keeps who waits for it. The part of the
-// lowest is told as the cause; of two alike, that of the first name.
+// rank says how strongly the state that a part describes blocks what waits for it. The part with
+// the lowest rank is reported as the cause. Of two with equal rank, it is the first by name.
 type rank int
 
 const (
 	rankWell rank = iota
-	// rankAbsent is of what is not there: nothing begins before somebody makes it.
+	// rankAbsent: the object does not exist, so nothing can begin.
 	rankAbsent
-	// rankEnding is of what is being deleted, which nobody can take back.
+	// rankEnding: the object is being deleted, which cannot be undone.
 	rankEnding
-	// rankLost is of what was there and is gone.
+	// rankLost: the object existed and is gone.
 	rankLost
-	// rankStuck is of what has failed, or waits for what does not come by itself.
+	// rankStuck: it has failed, or waits for what does not happen by itself.
 	rankStuck
-	// rankPassing is of what somebody is at work on, and nothing is known to have failed.
+	// rankPassing: it is in progress, and no failure is known.
 	rankPassing
-	// rankGrowing is of a claim that can be used as it is, and is to become larger.
+	// rankGrowing: the claim can be used as it is, and is being expanded.
 	rankGrowing
-	// From here on nobody waits for it, and it is told where nobody waits for anything:
-	// a claim that is being deleted and waits for who uses it, a volume that does, and a
-	// claim that grows under who uses it.
+	// Nothing waits for the ranks below, so they are reported only where nothing else is waited
+	// for. They are a claim being deleted that waits for its consumers, a volume being deleted
+	// likewise, and a claim that grows while it is used.
 	rankLeaving
 	rankDoomed
 	rankLarger
-	// rankBeside is never told but aside.
+	// rankBeside is only ever reported aside.
 	rankBeside
 )
 
-// keeps says that somebody waits for it.
+// keeps says whether something waits for it.
 func (r rank) keeps() bool { return r > rankWell && r < rankLeaving }
 
-// part begins a part of the chain that may be the cause, or aside.
+// part begins a part of the chain, which may become the cause or be reported aside.
 func (s *story) part(name string) *story { return &story{view: s.view, name: name} }
 
-// blame says what everything waits for. The last word counts: a part of the chain is
-// followed from the object asked for, so what is blamed later is nearer to the cause.
+// blame sets what everything waits for. A later call replaces an earlier one: the chain is followed
+// from the object asked for, so later causes are nearer to the root.
 func (s *story) blame(format string, args ...any) {
 	s.cause, s.rank = fmt.Sprintf(format, args...), rankStuck
 }
 
-// awaits is blame for what passes by itself, as far as is known.
+// awaits is blame for a state that passes by itself, as far as is known.
 func (s *story) awaits(format string, args ...any) {
 	s.cause, s.rank = fmt.Sprintf(format, args...), rankPassing
 }
 
-// weigh finds among parts what is waited for, and gives it, nil for nothing. Its links come
-// last, so that the verdict, when it goes on and the command are all of it, in whatever
-// order the parts come. The others are kept, to be told aside.
+// weigh chooses among parts the one that is waited for, and returns it, nil for none. Its links are
+// added last, so verdict, next step and command all come from it, whatever the order of parts. The
+// other parts are kept, to be reported aside.
 func (s *story) weigh(parts ...*story) *story {
 	parts = slices.Clone(parts)
 	slices.SortStableFunc(parts, byRank)
@@ -86,20 +86,19 @@ func byRank(a, b *story) int {
 	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.name, b.name))
 }
 
-// leads says whether a part has a command, or says when it goes on.
+// leads says whether a part has a command or a next step.
 func (s *story) leads() bool {
 	return slices.ContainsFunc(s.links, func(l *Link) bool { return l.Command != "" || l.Next != "" })
 }
 
-// follow has a part be the cause.
+// follow makes a part the cause.
 func (s *story) follow(part *story) {
 	s.cause, s.rank = cmp.Or(part.cause, part.doubt), part.rank
 	s.links = append(s.links, part.links...)
 	s.others = append(s.others, part.others...)
 }
 
-// followOther has that of the others be the cause which is the first of its kind, and says
-// whether there is one.
+// followOther makes the first of the others that matches the cause, and says whether there is one.
 func (s *story) followOther(is func(*story) bool) bool {
 	i := slices.IndexFunc(s.others, is)
 	if i < 0 {
@@ -111,16 +110,15 @@ func (s *story) followOther(is func(*story) bool) bool {
 	return true
 }
 
-// settle tells of what is wrong though nobody waits for it, where nobody waits for
-// anything.
+// settle reports what is wrong although nothing waits for it, if nothing is waited for at all.
 func (s *story) settle() {
 	if s.cause == "" && s.doubt == "" && s.followOther(func(p *story) bool { return p.rank < rankBeside }) {
 		s.cause, s.doubt = "", s.cause
 	}
 }
 
-// asides are the links of what is not the cause. They have no commands: who wants one asks
-// for that object.
+// asides returns the links of what is not the cause. They have no commands: the user can ask for
+// that object to get one.
 func (s *story) asides() []*Link {
 	var all []*Link
 	for _, part := range s.others {

@@ -16,8 +16,8 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// beingMade is about a volume whose record is not handed over yet. claim is the one that it
-// is made for, nil where that is gone.
+// beingMade is about a volume whose record has no PersistentVolume yet. claim is the claim that it
+// is created for, nil if it is gone.
 func (s *story) beingMade(v *volumeView, claim *corev1.PersistentVolumeClaim) {
 	r := v.Record
 	link := len(s.links)
@@ -42,7 +42,7 @@ func (s *story) beingMade(v *volumeView, claim *corev1.PersistentVolumeClaim) {
 		s.links[link].Next = "within moments"
 		s.awaits("its volume is made, and its PersistentVolume is about to be created")
 		if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && c.Status != metav1.ConditionTrue && !s.young(c.LastTransitionTime.Time) {
-			if c.Reason == inProgress { // nobody has told what is in the way
+			if c.Reason == inProgress { // no controller has reported an obstacle
 				s.controllerSilent("its volume is made, and its PersistentVolume has to be created", c.LastTransitionTime.Time)
 				return
 			}
@@ -56,8 +56,8 @@ func (s *story) beingMade(v *volumeView, claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// handleGoing is the controller's word that a volume is not made before another, whose
-// storage is being deleted, lets its handle go; empty where it is not so.
+// handleGoing returns the controller's message if a volume must wait for another one that has the
+// same handle and whose storage is being deleted; empty otherwise.
 func handleGoing(r *tarnv1.PavVolume) string {
 	switch r.Status.Phase {
 	case "", tarnv1.VolumePending, tarnv1.VolumeValidating:
@@ -68,11 +68,11 @@ func handleGoing(r *tarnv1.PavVolume) string {
 	return ""
 }
 
-// inProgress is the reason of a condition by which the controller says that it is at work.
+// inProgress is the reason of a condition while the controller is at work.
 const inProgress = "InProgress"
 
-// disputed is about a creation that gave the handle of another volume, which is the error that
-// is written with the phase.
+// disputed is about a creation that returned the handle of another volume. The record's last error
+// says so.
 func (s *story) disputed(v *volumeView, at int) {
 	r, link := v.Record, s.links[at]
 	link.Next = "when an administrator has resolved it by hand; then the command makes Tarn start over with the claim"
@@ -83,8 +83,8 @@ func (s *story) disputed(v *volumeView, at int) {
 	}
 }
 
-// afterFailure puts what the attempt before has failed with before how the current one
-// stands: it is the likelier to tell.
+// afterFailure adds the error of the previous attempt, in front of the state of the current one. It
+// likely tells more.
 func (s *story) afterFailure(r *tarnv1.PavVolume, at int) {
 	failed := r.Status.LastError
 	if failed == nil {
@@ -94,7 +94,7 @@ func (s *story) afterFailure(r *tarnv1.PavVolume, at int) {
 	s.blame("attempt %d failed: %s; now %s", r.Status.Attempts-1, failed.Message, s.cause)
 }
 
-// record adds the link of a record, with the word of one of its conditions.
+// record adds the link of a record, with the message of one of its conditions.
 func (s *story) record(v *volumeView, condition string) *Link {
 	r := v.Record
 	link := s.add(Link{Object: Object{Kind: pavVolume, Name: r.Name}, State: cmp.Or(string(r.Status.Phase), "new"), Since: moment(r.CreationTimestamp.Time),
@@ -119,7 +119,7 @@ func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeCla
 		s.awaits("PavProvisioner %s is about to start", r.Spec.Provisioner.Name)
 		c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned)
 		switch {
-		case v.Provisioner == nil && c != nil && c.Status != metav1.ConditionTrue: // else it is judged anew above
+		case v.Provisioner == nil && c != nil && c.Status != metav1.ConditionTrue: // else provisionerUnusable above judges it
 			link.Next = ""
 			s.blame("PavProvisioner %s has not started: %s", r.Spec.Provisioner.Name, c.Message)
 		case !s.young(writtenAt(r)) && (v.Provisioner == nil || !s.young(writtenAt(v.Provisioner))):
@@ -142,11 +142,11 @@ func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeCla
 		}
 	} else {
 		link.Next = fmt.Sprintf("attempt %d %s; at once if the PavProvisioner is changed", r.Status.Attempts+1, cmp.Or(when(due, s.view.Now), "soon"))
-		// Nothing was made or all was undone, so the record stands for nothing: without it
-		// the next attempt begins at once.
+		// Nothing was created or everything was undone, so the record holds nothing. After its
+		// deletion the next attempt begins at once.
 		link.Command = kubectl("", "delete", "pavvolume", r.Name)
 	}
-	if (failed.Reason == steppod.ReasonTemplate || failed.Reason == steppod.ReasonInvalid) && !beyondLimit(claim) { // it would fail the same
+	if (failed.Reason == steppod.ReasonTemplate || failed.Reason == steppod.ReasonInvalid) && !beyondLimit(claim) { // the next attempt would fail in the same way
 		link.Command = kubectl("", "edit", "pavprovisioner", r.Spec.Provisioner.Name)
 	}
 	s.stepPod(v, failed.Step)
@@ -155,8 +155,8 @@ func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeCla
 	}
 }
 
-// beyondLimit says that a claim, nil for none, asks for more than its own limit: a template that
-// fails for it is not the one to correct.
+// beyondLimit says whether a claim, nil for none, asks for more than its own limit. Then not the
+// template is to be corrected, but the claim.
 func beyondLimit(claim *corev1.PersistentVolumeClaim) bool {
 	if claim == nil {
 		return false
@@ -165,14 +165,14 @@ func beyondLimit(claim *corev1.PersistentVolumeClaim) bool {
 	return beyond
 }
 
-// awaitsNode says whether the next attempt waits for the scheduler to select a node for the
-// claim: that of a failed attempt was given back.
+// awaitsNode says whether the next attempt waits until the scheduler selects a node for the claim.
+// A failed attempt has given up the node that was selected before.
 func awaitsNode(v *volumeView, claim *corev1.PersistentVolumeClaim) bool {
 	return claim != nil && claim.Annotations[volume.AnnSelectedNode] == "" &&
 		v.Record.Spec.WaitsForNode && v.Provisioner != nil && v.Provisioner.Spec.Topology == pavv1.TopologyNode
 }
 
-// undoing is about a record whose deletion pod removes what creation may have left.
+// undoing is about a record whose deletion pod removes what a creation may have left.
 func (s *story) undoing(v *volumeView) {
 	r := v.Record
 	failed := r.Status.LastError
@@ -192,7 +192,8 @@ func (s *story) undoing(v *volumeView) {
 		s.blame("%s, attempt %d", what, r.Status.DeletionAttempts)
 		s.stepPod(v, tarnv1.StepDeletion)
 	}
-	// By another reason it was given up, and the error is an earlier attempt's.
+	// If the reasons differ, the attempt was given up for another reason, and the error is an older
+	// one's.
 	if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && failed != nil && c.Reason == failed.Reason {
 		s.blame("attempt %d failed: %s; now %s", r.Status.Attempts, failed.Message, s.cause)
 	}
@@ -218,12 +219,12 @@ func (s *story) deletionFailing(v *volumeView) {
 	link.Command = kubectl("", "edit", "pavprovisioner", r.Spec.Provisioner.Name)
 	s.blame("%s (attempt %d)", failed, r.Status.DeletionAttempts)
 	s.stepPod(v, tarnv1.StepDeletion)
-	if p := v.Step; p == nil || p.Pod.DeletionTimestamp == nil { // else that has to be gone first
+	if p := v.Step; p == nil || p.Pod.DeletionTimestamp == nil { // else that pod must be gone first
 		s.late(r.Status.NextDeletionTime.Time)
 	}
 }
 
-// stepPod adds the pod of a record's step and blames what keeps it.
+// stepPod adds the pod of a record's step, and reports what blocks it.
 func (s *story) stepPod(v *volumeView, step tarnv1.Step) {
 	p, r := v.Step, v.Record
 	if p == nil {
@@ -237,7 +238,7 @@ func (s *story) stepPod(v *volumeView, step tarnv1.Step) {
 	}
 	before, at := s.cause, len(s.links)
 	s.ourPod(p, step, r.Spec.Provisioner.Name, steppod.Observe(p.Pod, r.UID, s.view.Now))
-	if s.cause != before { // it is nearer, and what would begin anew would find it again
+	if s.cause != before { // the pod is nearer to the cause, and a new attempt would meet it again
 		for _, l := range s.links[:at] {
 			l.Command = ""
 		}
@@ -247,8 +248,7 @@ func (s *story) stepPod(v *volumeView, step tarnv1.Step) {
 	}
 }
 
-// ourPod adds a pod of Tarn's and blames what keeps it from its end, where something
-// does.
+// ourPod adds a step pod, and reports what keeps it from ending.
 func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o steppod.Observation) {
 	link, t := s.podLink(p)
 	what := fmt.Sprintf("the %s pod %s", step, link.Object.fullName())
@@ -280,7 +280,7 @@ func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o stepp
 	s.ourPodUnderWay(p, link, t, what, remake, o)
 }
 
-// ourPodGoing says what keeps a pod of Tarn's that is being deleted and has not come to its end.
+// ourPodGoing says what keeps a step pod that is being deleted before it has ended.
 func (s *story) ourPodGoing(p *podView, link *Link, what string, o steppod.Observation) {
 	if volume.ShutDown(p.Pod) && len(p.Pod.Finalizers) > 0 { // its node is done with it
 		s.cause = ""
@@ -296,8 +296,8 @@ func (s *story) ourPodGoing(p *podView, link *Link, what string, o steppod.Obser
 	}
 }
 
-// ourPodUnderWay says how far a pod of Tarn's is that has not ended, what keeps it, and when
-// it is given up.
+// ourPodUnderWay says how far a step pod that has not ended is, what blocks it, and when it is
+// given up.
 func (s *story) ourPodUnderWay(p *podView, link *Link, t trouble, what, remake string, o steppod.Observation) {
 	deadline := ""
 	if !o.CheckAt.IsZero() {
@@ -330,7 +330,7 @@ func (s *story) ourPodUnderWay(p *podView, link *Link, t trouble, what, remake s
 	}
 }
 
-// keptBy words what keeps a pod.
+// keptBy words what blocks a pod.
 func keptBy(t trouble) string {
 	switch t.Reason {
 	case corev1.PodReasonUnschedulable, corev1.PodReasonSchedulerError:
@@ -353,8 +353,8 @@ func (s *story) podLink(p *podView) (*Link, trouble) {
 	return link, t
 }
 
-// nodeDown adds the node of a pod where it is gone or not ready, and words that; empty
-// where it is neither.
+// nodeDown adds the node of a pod if it is gone or not ready, and words that. It is empty
+// otherwise.
 func (s *story) nodeDown(p *podView) string {
 	name := p.Pod.Spec.NodeName
 	switch {
@@ -373,7 +373,7 @@ func (s *story) nodeDown(p *podView) string {
 	return ""
 }
 
-// downUnlessStuck is nodeDown for a pod of which nothing worse is known.
+// downUnlessStuck is nodeDown for a pod without a worse problem.
 func (s *story) downUnlessStuck(p *podView, t trouble) string {
 	if t.stuck() {
 		return ""
@@ -381,7 +381,7 @@ func (s *story) downUnlessStuck(p *podView, t trouble) string {
 	return s.nodeDown(p)
 }
 
-// resultError is what a pod has left in /pav/error, empty for nothing.
+// resultError returns what a pod has written to /pav/error, empty for nothing.
 func resultError(pod *corev1.Pod) string {
 	var result tarnv1.PodResult
 	if json.Unmarshal([]byte(pod.Annotations[tarnv1.AnnotationResult]), &result) != nil {
@@ -390,7 +390,7 @@ func resultError(pod *corev1.Pod) string {
 	return result.Error
 }
 
-// lastTry is when an Event was last seen, for a text.
+// lastTry words when an Event was last seen.
 func (s *story) lastTry(e *corev1.Event) string {
 	return fmt.Sprintf("last tried %s ago", s.ago(lastSeen(e).Truncate(time.Second)))
 }

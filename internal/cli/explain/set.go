@@ -10,8 +10,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// ofSet finds out why a pool has not the spare volumes it should have, and gives its
-// state in a word.
+// ofSet finds why a pool lacks spare volumes, and returns its state in a word.
 func (s *story) ofSet(set *tarnv1.PersistentVolumeSet, fillers []*claimView) string {
 	o := Object{Kind: Set, Name: set.Name}
 	status := set.Status
@@ -56,7 +55,7 @@ func (s *story) ofSet(set *tarnv1.PersistentVolumeSet, fillers []*claimView) str
 	return link.State
 }
 
-// endingSet finds out what keeps a pool that is to go.
+// endingSet finds what keeps a pool that is being deleted.
 func (s *story) endingSet(set *tarnv1.PersistentVolumeSet, link *Link, ready *metav1.Condition) {
 	if slices.Contains(set.Finalizers, tarnv1.FinalizerPool) {
 		link.Next = "when its spare volumes are being deleted"

@@ -13,8 +13,8 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// nodeAsked is the node of the pod that is asked for: who asks for a pod is told of that
-// node's stages alone. It is empty where something else is asked for.
+// nodeAsked returns the node of the pod that the user asked for: its answer covers only the stages
+// on that node. It is empty if the user asked for another kind.
 func (s *story) nodeAsked() string {
 	if s.view.Pod == nil {
 		return ""
@@ -22,9 +22,9 @@ func (s *story) nodeAsked() string {
 	return s.view.Pod.Pod.Spec.NodeName
 }
 
-// stages tells where a volume is staged, on a node or, for none, on all, and what of that
-// was lost. What keeps it from being staged, or from being taken back, is told where
-// nothing else may be waited for: of a pod only after its claims (onNode).
+// stages reports where a volume is staged, and where it was lost, on a node or on all if on is
+// empty. It reports what blocks staging or unstaging only for a claim or a volume. For a pod,
+// onNode does that after the claims.
 func (s *story) stages(v *volumeView, users []user, on string) []*story {
 	var parts []*story
 	for i := range v.Stages {
@@ -50,8 +50,8 @@ func (s *story) stages(v *volumeView, users []user, on string) []*story {
 	return parts
 }
 
-// unsettled tells what keeps a volume from being staged, or from being taken back, on a
-// node or, for none, on all.
+// unsettled reports what blocks the staging or unstaging of a volume, on a node or on all if on is
+// empty.
 func (s *story) unsettled(v *volumeView, on string) []*story {
 	var parts []*story
 	for i := range v.Stages {
@@ -71,17 +71,17 @@ func (s *story) unsettled(v *volumeView, on string) []*story {
 	return parts
 }
 
-// lost says whether a stage that is to be there was lost under the pods that use it.
+// lost says whether a stage was lost under the pods that use it, and is not being deleted.
 func lost(g *stageView) bool {
 	return g.Stage.DeletionTimestamp == nil && g.Stage.Status.Node.Phase == tarnv1.StageLost && g.Stage.Status.Node.Loss != nil
 }
 
-// staged says whether a stage makes its volume available, and is not to go.
+// staged says whether a stage makes its volume available, and is not being deleted.
 func staged(g *stageView) bool {
 	return g.Stage.DeletionTimestamp == nil && g.Stage.Status.Node.Phase == tarnv1.StageStaged
 }
 
-// stageLink adds the link of a stage, with both its writers' words.
+// stageLink adds the link of a stage, with the message of the node agent or the controller.
 func (s *story) stageLink(g *stageView) *Link {
 	stage := g.Stage
 	link := s.add(Link{Object: Object{Kind: pavStage, Name: stage.Name}, State: cmp.Or(string(stage.Status.Node.Phase), "new"), Node: stage.Spec.NodeName,
@@ -92,11 +92,11 @@ func (s *story) stageLink(g *stageView) *Link {
 	return link
 }
 
-// growingPause is how long the kubelet waits before it asks again for what it was not given.
+// growingPause words the kubelet's backoff before it repeats a failed request.
 const growingPause = "with backoff of at most about two minutes"
 
-// failedStaging says what a stage that failed waits for: its provisioner has to be corrected, or
-// another volume of the handle has to be unstaged, which no change here brings about.
+// failedStaging says what a failed stage waits for: its provisioner must be corrected. If another
+// volume with the same handle is staged, that one must first be unstaged, and no command helps.
 func (l *Link) failedStaging(message, next, provisioner string) {
 	l.Next, l.Command = next, kubectl("", "edit", "pavprovisioner", provisioner)
 	if strings.Contains(message, tarnv1.StageShared) {
@@ -158,7 +158,7 @@ func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
 	s.podOfStage(g, what, p.Name)
 }
 
-// podOfStage tells of the pod that is to make a volume available, or to validate it first.
+// podOfStage reports the pod that makes a volume available, or that validates it first.
 func (s *story) podOfStage(g *stageView, what, provisioner string) {
 	stage, status, step := g.Stage, g.Stage.Status.Pod, tarnv1.StepStaging
 	if status.Phase == tarnv1.StagePodValidating {
@@ -191,8 +191,8 @@ func (s *story) podOfStage(g *stageView, what, provisioner string) {
 	}
 }
 
-// endOfStaging is when the pod of a stage ended, or where the stage has told that later, then;
-// where neither is known, when it began.
+// endOfStaging returns when the pod of a stage ended, or when the stage was last written if that is
+// later.
 func endOfStaging(g *stageView) time.Time {
 	end := writtenAt(g.Stage)
 	if t := g.Stage.Status.Pod.StartTime; t != nil && t.After(end) {
@@ -238,9 +238,9 @@ func (s *story) lostStage(g *stageView) {
 	}
 }
 
-// notYetEvicted is about a volume that was lost and is there again, but not for a pod that
-// still is to be evicted, as a disruption budget may not allow: of a pod that is asked for,
-// itself. It is false where there is none.
+// notYetEvicted is about a volume that was lost and is available again, but not for a pod that is
+// yet to be evicted. A disruption budget may delay that. If the user asked for a pod, only that pod
+// counts. It returns false if there is no such pod.
 func (s *story) notYetEvicted(g *stageView) bool {
 	for _, e := range g.Stage.Status.Pod.Evictions {
 		if p := s.view.Pod; p != nil && p.Pod.UID != e.PodUID {
@@ -258,8 +258,7 @@ func (s *story) notYetEvicted(g *stageView) bool {
 	return false
 }
 
-// endingStage is about a stage that has to end before its volume can be staged again,
-// or destroyed.
+// endingStage is about a stage that must end before its volume can be staged again, or destroyed.
 func (s *story) endingStage(g *stageView) {
 	stage := g.Stage
 	link := s.stageLink(g)
@@ -300,9 +299,8 @@ func (s *story) endingStage(g *stageView) {
 	s.lateUnstaging(g)
 }
 
-// heldBack says that a stage was asked to end while its volume is mounted, which is not taken
-// from those who have it: what its pod once waited for, the node that has staged it since has
-// outlived.
+// heldBack says whether a stage is being deleted while its volume is still mounted. The volume
+// stays mounted until its consumers end. status.Message says what the stage waits for.
 func heldBack(stage *tarnv1.PavStage) bool {
 	status := stage.Status.Pod
 	switch status.Phase {
@@ -313,11 +311,11 @@ func heldBack(stage *tarnv1.PavStage) bool {
 	return stage.DeletionTimestamp != nil && had && status.Message != ""
 }
 
-// lateUnstaging tells whether Tarn's controller runs where that is next to unstage a volume.
+// lateUnstaging reports whether Tarn's controller runs, if it has to act next to unstage a volume.
 func (s *story) lateUnstaging(g *stageView) {
 	switch status := g.Stage.Status.Pod; {
 	case status.Phase != tarnv1.StagePodUnstaging:
-	case g.Pod != nil && g.Pod.Pod.DeletionTimestamp != nil: // that has to be gone first
+	case g.Pod != nil && g.Pod.Pod.DeletionTimestamp != nil: // that pod must be gone first
 	case status.NextAttemptTime != nil:
 		s.late(status.NextAttemptTime.Time)
 	case g.Pod != nil:

@@ -13,38 +13,41 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// View is all that was read for one answer. Of what is asked for, one is set.
+// View is all that was read for one answer. Exactly one of Claim, Volume, Pod, Set and App is set:
+// the object that the user asked for.
 type View struct {
 	Asked Object
 	Now   time.Time
-	// Twice says that it is the second look, made when the first found something that
-	// passes within moments where a controller runs, and no object tells since when.
+	// Twice says that this is the second read. It is made if the first finds something that a
+	// running controller resolves within moments, and no object records since when it lasts.
 	Twice  bool
 	Claim  *claimView
 	Volume *volumeView
 	Pod    *podView
-	// Claims are those of the pod, in its order.
+	// Claims are the claims of the pod, in its order.
 	Claims []*claimView
-	// Set is a pool, and Claims are then those of its filler claims that are not bound.
+	// Set is a pool. Then Claims are those of its filler claims that are not bound.
 	Set *tarnv1.PersistentVolumeSet
-	// Maker is the PavProvisioner of a pool's class, nil if another makes its volumes.
+	// Maker is the PavProvisioner of a pool's class, nil if another provisioner creates its
+	// volumes.
 	Maker *pavv1.PavProvisioner
-	// App is an application; Claims are then those of its volumes, in its order, and
-	// after them, while it is being deleted, those that it mounts no more, Pods those of
-	// its pods that are told of, and Workload its Deployment, nil for none.
+	// App is an application. Then Claims are the claims of its volumes, in its order; while it is
+	// being deleted, its other claims follow. Pods are a few of its pods that are not ready.
+	// Workload is its Deployment, nil for none.
 	App      *tarnv1.App
 	Pods     []*podView
 	Workload *appsv1.Deployment
-	// Unread says of each object or list that could not be read why not. What is not
-	// in the view and not here does not exist.
+	// Unread says why each object or list could not be read. An object that is neither in the view
+	// nor in Unread does not exist.
 	Unread []unread
-	// Controller is the lease of Tarn's controller, Deployment what runs it; nil where
-	// there is none.
+	// Controller is the lease of Tarn's controller, and Deployment is its Deployment; each is nil
+	// if it does not exist.
 	Controller *coordinationv1.Lease
 	Deployment *appsv1.Deployment
 }
 
-// unread is an object, or for an empty name all of a kind, that could not be read.
+// unread is an object that could not be read. With an empty name it stands for all objects of a
+// kind.
 type unread struct {
 	Object Object
 	Why    string
@@ -53,61 +56,61 @@ type unread struct {
 // claimView is a claim and what it may wait for.
 type claimView struct {
 	Object Object
-	// Claim is nil where there is none of the name.
+	// Claim is nil if no claim has that name.
 	Claim *corev1.PersistentVolumeClaim
-	// Class is the claim's, Classes are all.
+	// Class is the claim's class; Classes are all classes.
 	Class   *storagev1.StorageClass
 	Classes []*storagev1.StorageClass
-	// Candidates are all volumes, read where the claim has to be given one, or has lost a
-	// folder that lay beside those of others.
+	// Candidates are all volumes. They are read if the claim has no volume, or has lost a directory
+	// that lay beside others.
 	Candidates []corev1.PersistentVolume
-	// Nearest is of Candidates the released one that came nearest, with who may still have
-	// it; nil where another did, or a volume is to be made.
+	// Nearest is the released volume among Candidates that came nearest, with the pods that may
+	// still use it. It is nil if another volume came nearest, or if a provisioner will create one.
 	Nearest *volumeView
-	// Provisioners are all PavProvisioners, read for the same reason.
+	// Provisioners are all PavProvisioners, read if the claim has no volume.
 	Provisioners []pavv1.PavProvisioner
 	// Users are the pods of its namespace that name the claim.
 	Users []user
-	// Events are about the claim, newest last.
+	// Events are the Events about the claim, newest last.
 	Events []corev1.Event
-	// Volume is the one that the claim has or will get.
+	// Volume is the volume that the claim has or will get.
 	Volume *volumeView
 }
 
-// user is a pod that uses a claim, and what would make it again.
+// user is a pod that uses a claim, and what would create it again.
 type user struct {
 	Pod *corev1.Pod
-	// Workload is the outermost owner that is known; its kind is empty for none.
+	// Workload is the outermost known owner; its kind is empty for none.
 	Workload Object
-	// View is what is told of a pod that is being deleted while its claim is; nil for
-	// others.
+	// View has more about the pod if both it and its claim are being deleted; nil for others.
 	View *podView
 }
 
-// volumeView is a volume, made or to be made, and what makes, stages or removes it.
+// volumeView is a volume, existing or not, and what creates, stages or removes it.
 type volumeView struct {
 	Name string
-	// Volume, Record, Provisioner, Driver and Claim are nil where there are none.
+	// Volume, Record, Provisioner, Driver and Claim are nil if they do not exist.
 	Volume      *corev1.PersistentVolume
 	Record      *tarnv1.PavVolume
 	Provisioner *pavv1.PavProvisioner
 	Driver      *storagev1.CSIDriver
-	// Class is read of a volume that is Released, which it may have recycled.
+	// Class is read for a Released volume, because the class may have it recycled.
 	Class *storagev1.StorageClass
-	// Claim is the one that the volume names, or where there is no volume the record's.
+	// Claim is the claim that the volume names. If there is no volume, the record names it.
 	Claim *corev1.PersistentVolumeClaim
-	// NoNamespace says that there is no namespace of the claim that a volume is reserved for.
+	// NoNamespace says that the namespace of the claim that a volume is reserved for does not
+	// exist.
 	NoNamespace bool
-	// Claimants are the claims that name a released volume that is asked for, of the namespace
-	// of the claim that it was of.
+	// Claimants are the claims that name a released volume that the user asked for. They are in the
+	// namespace of its former claim.
 	Claimants []*corev1.PersistentVolumeClaim
-	// Users are the pods that name the claim, read where a volume is asked for that is to go,
-	// or was lost and is there again.
+	// Users are the pods that name the claim. They are read if the user asked for a volume that is
+	// being deleted, or that was lost and is available again.
 	Users []user
-	// Last are the pods that may still use the volume by the claim that it was of, read
-	// where that is gone.
+	// Last are the pods that may still use the volume through its former claim, read if that claim
+	// is gone.
 	Last []*corev1.Pod
-	// Named are the claims and volumes that name the storage of a record which has no volume.
+	// Named are the claims and volumes that name the storage of a record without a volume.
 	Named []Object
 	// Step is the pod of the record's step.
 	Step   *podView
@@ -115,8 +118,8 @@ type volumeView struct {
 	Events []corev1.Event
 }
 
-// claimRef is the claim that a volume names, or where there is no volume that which its
-// record is of; nil for none.
+// claimRef returns the claim that a volume names. If there is no volume, it returns the record's
+// claim; nil for none.
 func (v *volumeView) claimRef() *corev1.ObjectReference {
 	switch {
 	case v.Volume != nil:
@@ -128,33 +131,34 @@ func (v *volumeView) claimRef() *corev1.ObjectReference {
 	return nil
 }
 
-// stageView is a stage with the pod of its step.
+// stageView is a stage, and the pod of its step.
 type stageView struct {
 	Stage *tarnv1.PavStage
 	Pod   *podView
 }
 
-// podView is a pod, its node, and what is told of it.
+// podView is a pod, its node, its Events and its log.
 type podView struct {
 	Pod *corev1.Pod
-	// Node and Drivers are nil where they were not read or are not there; Drivers are
-	// the CSI drivers that the kubelet of the node has registered.
+	// Node and Drivers are nil if they were not read or do not exist. Drivers are the CSI drivers
+	// that the node's kubelet has registered.
 	Node    *corev1.Node
 	Drivers []string
-	// NodeGone says that the pod was given a node that is not there any more.
+	// NodeGone says that the pod's node no longer exists.
 	NodeGone bool
 	Events   []corev1.Event
-	// Log are the last lines of LogOf, a container.
+	// Log holds the last lines of the container LogOf.
 	Log   []string
 	LogOf string
 }
 
-// unseen says whether that very object, or for no name that very list, could not be read.
+// unseen says whether exactly this object could not be read, or exactly this list if the name is
+// empty.
 func (v *View) unseen(o Object) bool {
 	return slices.ContainsFunc(v.Unread, func(u unread) bool { return u.Object == o })
 }
 
-// unknown says whether an object was not seen because it could not be read.
+// unknown says whether an object may exist all the same, because it could not be read.
 func (v *View) unknown(kind Kind, namespace, name string) bool {
 	for _, u := range v.Unread {
 		if o := u.Object; o.Kind == kind && (o.Name == "" || o.Name == name) && (o.Namespace == "" || o.Namespace == namespace) {

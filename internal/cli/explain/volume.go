@@ -15,7 +15,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// phaseSince is when a volume came to its phase, nil where nobody has noted it.
+// phaseSince returns when a volume entered its phase, nil if that is not recorded.
 func phaseSince(vol *corev1.PersistentVolume) *time.Time {
 	if t := vol.Status.LastPhaseTransitionTime; t != nil {
 		return moment(t.Time)
@@ -23,7 +23,7 @@ func phaseSince(vol *corev1.PersistentVolume) *time.Time {
 	return nil
 }
 
-// ofVolume finds out how a volume stands, and gives its state in a word.
+// ofVolume finds the state of a volume, and returns it in a word.
 func (s *story) ofVolume(v *volumeView) string {
 	vol := v.Volume
 	if vol == nil {
@@ -67,15 +67,15 @@ func (s *story) ofVolume(v *volumeView) string {
 	return s.links[at].State
 }
 
-// claimMayCome says whether a volume is new and reserved for a claim that is yet to come:
-// Tarn's binder leaves such a one alone for a second, and while it has very much to do for
-// a minute. The claim would be bound to it as it is.
+// claimMayCome says whether a volume is new and reserved for a claim that does not exist yet.
+// Tarn's binder does not set the phase of such a volume for a second, or for up to a minute under
+// heavy load. The claim could be bound to it all the same.
 func (s *story) claimMayCome(v *volumeView) bool {
 	return v.Claim == nil && v.Volume.Status.Phase == corev1.VolumePending && volume.StateOf(v.Volume, nil) == volume.VolumeReserved &&
 		s.view.Now.Sub(v.Volume.CreationTimestamp.Time) < time.Minute+answerTime
 }
 
-// onlyRecord is about a volume of which there is only the record.
+// onlyRecord is about a record without a volume.
 func (s *story) onlyRecord(v *volumeView) string {
 	r := v.Record
 	switch phase := r.Status.Phase; {
@@ -103,7 +103,7 @@ func (s *story) onlyRecord(v *volumeView) string {
 	return cmp.Or(string(r.Status.Phase), "new")
 }
 
-// boundVolume is about a volume that a claim has.
+// boundVolume is about a volume that is bound to a claim.
 func (s *story) boundVolume(v *volumeView) {
 	unseen, ref := s.unseenByBinder(v), v.Volume.Spec.ClaimRef
 	if ref == nil {
@@ -120,8 +120,8 @@ func (s *story) boundVolume(v *volumeView) {
 	s.weigh(s.stages(v, v.Users, "")...)
 }
 
-// unseenByBinder tells of a volume that is called Bound and is nobody's, which only a binder
-// puts right. It is false, and nothing is told, where the claim is there or may be.
+// unseenByBinder reports a volume in phase Bound whose claim is gone, which only a binder corrects.
+// It returns false and reports nothing if the claim exists or could not be read.
 func (s *story) unseenByBinder(v *volumeView) bool {
 	ref := v.Volume.Spec.ClaimRef
 	switch {
@@ -139,7 +139,7 @@ func (s *story) unseenByBinder(v *volumeView) bool {
 	return true
 }
 
-// releasedVolume says why a volume without its claim is still there.
+// releasedVolume says why a volume without its claim still exists.
 func (s *story) releasedVolume(v *volumeView, link *Link) {
 	vol := v.Volume
 	if s.claimed(v, link) {
@@ -172,16 +172,16 @@ func (s *story) releasedVolume(v *volumeView, link *Link) {
 	}
 }
 
-// unprotect tells of the label that keeps the data of a released volume, and gives the
-// command that takes it off.
+// unprotect reports the label that protects the data of a released volume, with the command that
+// removes it.
 func unprotect(vol *corev1.PersistentVolume, link *Link) {
 	link.Message += "; its label " + tarnv1.LabelDeletionProtection + " keeps its data; the command removes the label, and the data is deleted"
 	link.Next = "when the label is gone"
 	link.Command = kubectl("", "label", "pv", vol.Name, tarnv1.LabelDeletionProtection+"-")
 }
 
-// trashedVolume says how a volume in the trash can be had back, and until when. It is
-// false for one that is not there.
+// trashedVolume says how to restore a volume that is in the trash, and until when. It returns false
+// for other volumes.
 func (s *story) trashedVolume(vol *corev1.PersistentVolume, link *Link, left string) bool {
 	until, known, err := volume.TrashedUntil(vol)
 	if !known || !volume.Held(vol) {
@@ -199,7 +199,7 @@ func (s *story) trashedVolume(vol *corev1.PersistentVolume, link *Link, left str
 	return true
 }
 
-// toBeDeleted is about a released volume whose storage nobody has begun to destroy.
+// toBeDeleted is about a released volume whose storage should be destroyed, and is not yet.
 func (s *story) toBeDeleted(v *volumeView, left string) {
 	link := s.links[len(s.links)-1]
 	ours := v.Record != nil || v.Volume.Annotations[volume.AnnProvisionedBy] == hostPath
@@ -238,7 +238,7 @@ func (s *story) toBeDeleted(v *volumeView, left string) {
 	}
 }
 
-// stillStaged is the reason of a condition by which the controller says that a node has a volume.
+// stillStaged is the reason of a condition while a node still has a volume staged.
 const stillStaged = "Staged"
 
 // destroying is about a volume whose storage Tarn destroys.

@@ -10,7 +10,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// endingVolume finds out what keeps a volume that is to go.
+// endingVolume finds what keeps a volume that is being deleted.
 func (s *story) endingVolume(v *volumeView) {
 	vol, ref, o := v.Volume, v.Volume.Spec.ClaimRef, Object{Volume, "", v.Name}
 	hidden := ref != nil && s.view.unknown(Claim, ref.Namespace, ref.Name)
@@ -27,7 +27,7 @@ func (s *story) endingVolume(v *volumeView) {
 			since = t.Time
 		}
 		s.protectionSilent(o, since, ref == nil || vol.Status.Phase != corev1.VolumeAvailable, "no claim is bound to it")
-	case protected && vol.Status.Phase == corev1.VolumeBound && s.unseenByBinder(v): // protection waits for a binder then
+	case protected && vol.Status.Phase == corev1.VolumeBound && s.unseenByBinder(v): // then the protection controller waits for a binder
 	case protected:
 		s.keepers(o, "pv", vol, "", false)
 		return
@@ -39,8 +39,8 @@ func (s *story) endingVolume(v *volumeView) {
 	s.keepers(o, "pv", vol, volumeProtection, !hidden && lingers == "")
 }
 
-// toGoWithItsStorage says that a volume which is to go is kept by whoever has to destroy its
-// storage first.
+// toGoWithItsStorage says whether a volume that is being deleted waits until its provisioner has
+// destroyed its storage.
 func (v *volumeView) toGoWithItsStorage() bool {
 	vol := v.Volume
 	if vol.Spec.ClaimRef == nil || vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete ||
@@ -51,17 +51,17 @@ func (v *volumeView) toGoWithItsStorage() bool {
 	return v.Record != nil || theirs
 }
 
-// hasClaim says that the claim which a volume names is there and has no other.
+// hasClaim says whether the claim that a volume names exists and has no other volume.
 func (v *volumeView) hasClaim() bool {
 	ref := v.Volume.Spec.ClaimRef
 	return ref != nil && v.Claim != nil && v.Claim.UID == ref.UID && (v.Claim.Spec.VolumeName == "" || v.Claim.Spec.VolumeName == v.Volume.Name)
 }
 
-// heldByClaim says that a volume which is to go waits for its claim.
+// heldByClaim says that a volume being deleted waits for its claim.
 func (s *story) heldByClaim(v *volumeView) {
 	link := s.add(Link{Object: Object{Claim, v.Claim.Namespace, v.Claim.Name}, State: string(v.Claim.Status.Phase),
 		Message: "it is bound to the volume, which " + volumeProtection + " keeps until then", Next: "when the claim is gone; the volume can be used until then"})
-	if v.Claim.Spec.VolumeName == "" { // no binder gives a claim what is to go
+	if v.Claim.Spec.VolumeName == "" { // no binder binds a claim to a volume that is being deleted
 		link.Message = "it was to get the volume, which " + volumeProtection + " keeps until then; it no longer gets it, as the volume is being deleted"
 		link.Next = "when the claim is gone; if it is created again, it gets another volume"
 		s.blame("claim %s/%s was to get it and no longer can", v.Claim.Namespace, v.Claim.Name)
@@ -71,8 +71,8 @@ func (s *story) heldByClaim(v *volumeView) {
 	s.endOfClaim(v, link)
 }
 
-// lentOut is about a volume that is to go, that its claim has, and that finalizers keep of
-// which none waits for the claim.
+// lentOut is about a volume that is being deleted while its claim uses it. Finalizers keep it, but
+// none of them waits for the claim.
 func (s *story) lentOut(v *volumeView, o Object) {
 	s.keepers(o, "pv", v.Volume, "", false)
 	if s.cause == "" {
@@ -88,7 +88,7 @@ func (s *story) lentOut(v *volumeView, o Object) {
 	s.endOfClaim(v, link)
 }
 
-// usedBy names the pods that keep the claim of a volume, empty for none.
+// usedBy words the pods that keep the claim of a volume; empty for none.
 func (v *volumeView) usedBy() string {
 	var names []string
 	for _, u := range v.Users {
@@ -102,8 +102,8 @@ func (v *volumeView) usedBy() string {
 	return ", which is used by pod " + join(names)
 }
 
-// endOfClaim says what becomes of the data when the claim goes that has a volume. The command
-// that ends the claim is for who asks for the volume alone, and where no pod uses the claim.
+// endOfClaim says what happens to the data when the volume's claim is deleted. It offers that
+// command only if the user asked for the volume and no pod uses the claim.
 func (s *story) endOfClaim(v *volumeView, link *Link) {
 	switch used := v.usedBy(); {
 	case s.view.Asked.Kind != Volume || v.Claim.DeletionTimestamp != nil || s.view.unknown(Pod, v.Claim.Namespace, ""):
@@ -115,8 +115,8 @@ func (s *story) endOfClaim(v *volumeView, link *Link) {
 	}
 }
 
-// fate says what becomes of the data of a volume that is to go when its claim does. One
-// that the trash holds has policy Retain, and its storage stays as with that.
+// fate says what happens to the data of a volume being deleted when its claim is deleted. A volume
+// in the trash has policy Retain, so its storage stays.
 func fate(vol *corev1.PersistentVolume) string {
 	policy := vol.Spec.PersistentVolumeReclaimPolicy
 	if policy == corev1.PersistentVolumeReclaimRetain {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// quoted writes a word for a shell.
+// quoted quotes a word for a shell.
 func quoted(word string) string {
 	if word != "" && strings.IndexFunc(word, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-._/=:,@%+", r)
@@ -15,7 +15,7 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// kubectl gives a command of kubectl in an object's namespace.
+// kubectl returns a kubectl command for an object's namespace.
 func kubectl(namespace string, words ...string) string {
 	command := "kubectl"
 	if namespace != "" {
@@ -27,24 +27,23 @@ func kubectl(namespace string, words ...string) string {
 	return command
 }
 
-// replacing gives the command that makes an object anew with something changed. It is
-// for what holds no data yet: the object is deleted in between.
+// replacing returns the command that creates an object again with a change. It deletes the object
+// first, so it is only for objects without data.
 func replacing(o Object, resource, kind, patch string) string {
 	return kubectl(o.Namespace, "get", resource, o.Name, "-o", "yaml") +
 		" | kubectl patch --local -f - --type=" + kind + " -o yaml -p " + quoted(patch) +
 		" | kubectl replace --force -f -"
 }
 
-// dropFinalizer gives the command that takes a finalizer off, if it still is where it
-// was seen.
+// dropFinalizer returns the command that removes a finalizer. The command fails if the finalizer is
+// no longer at that position.
 func dropFinalizer(o Object, resource string, at int, finalizer string) string {
 	path := fmt.Sprintf("/metadata/finalizers/%d", at)
 	return kubectl(o.Namespace, "patch", resource, o.Name, "--type=json", "-p",
 		fmt.Sprintf(`[{"op":"test","path":%q,"value":%q},{"op":"remove","path":%q}]`, path, finalizer, path))
 }
 
-// finalizerOwners says of the finalizers that storage has whose they are and what they
-// wait for.
+// finalizerOwners maps each known finalizer to its owner and what the owner waits for.
 var finalizerOwners = map[string]string{
 	"kubernetes.io/pvc-protection":                                          "Kubernetes' protection, until no pod uses the claim",
 	"kubernetes.io/pv-protection":                                           "Kubernetes' protection, until no claim is bound to the volume",
@@ -66,7 +65,7 @@ var finalizerOwners = map[string]string{
 	"tarn.dev/provisioner-in-use":                                           "Tarn's controller, until no volume needs the provisioner",
 }
 
-// ownerOf says whose a finalizer is, and whether that is known.
+// ownerOf returns the owner of a finalizer, and whether it is known.
 func ownerOf(finalizer string) (string, bool) {
 	if owner, ok := finalizerOwners[finalizer]; ok {
 		return owner, true
@@ -91,5 +90,5 @@ func join(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// lower gives a kind as kubectl takes it.
+// lower returns a kind as kubectl accepts it.
 func lower(kind Kind) string { return strings.ToLower(string(kind)) }

@@ -22,30 +22,30 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// Source is where all is read: live, with the rights of the caller.
+// Source is where everything is read: without a cache, and with the caller's rights.
 type Source struct {
 	Client client.Reader
 	// System is the namespace of Tarn's own lease and workloads.
 	System string
-	// Namespace is the only one to look at; empty for the whole cluster.
+	// Namespace is the only namespace to read; empty for the whole cluster.
 	Namespace string
 }
 
 // View is all that was read for one answer.
 type View struct {
 	Now time.Time
-	// Namespace is the only one that was read, empty for the whole cluster; System is
-	// that of Tarn itself.
+	// Namespace is the only namespace that was read, empty for the whole cluster. System is that of
+	// Tarn itself.
 	Namespace, System string
 
 	Claims  corev1.PersistentVolumeClaimList
 	Apps    tarnv1.AppList
 	Classes storagev1.StorageClassList
-	// Failed are the Events that say of a claim that its volume could not be staged.
+	// Failed are the Events about claims whose volume could not be staged.
 	Failed corev1.EventList
-	// Pods are those that are Pending, read where a claim is to wait for one.
+	// Pods are the Pending pods. They are read if a claim waits for a pod.
 	Pods corev1.PodList
-	// The rest is read for the whole cluster alone.
+	// The rest is read only for the whole cluster.
 	Provisioners pavv1.PavProvisionerList
 	Pools        tarnv1.PersistentVolumeSetList
 	Records      tarnv1.PavVolumeList
@@ -54,21 +54,22 @@ type View struct {
 	Nodes        storagev1.CSINodeList
 	Deployments  appsv1.DeploymentList
 	DaemonSets   appsv1.DaemonSetList
-	// Lease is that of Tarn's controller, nil for none.
+	// Lease is the lease of Tarn's controller, nil for none.
 	Lease *coordinationv1.Lease
 
 	// Missing are the kinds that the cluster does not know.
 	Missing []string
-	// Unread says of each kind that may not be read why not.
+	// Unread says for each kind that the caller may not read why not.
 	Unread []Unread
 }
 
-// hidden says whether a kind may not be read.
+// hidden says whether the caller may not read a kind.
 func (v *View) hidden(kind string) bool {
 	return slices.ContainsFunc(v.Unread, func(u Unread) bool { return u.Kind == kind })
 }
 
-// Status reads and judges. The error is that the cluster does not answer.
+// Status reads the cluster and judges it. It returns an error if the cluster does not answer, or if
+// the namespace does not exist.
 func Status(ctx context.Context, from Source, now time.Time) (*Report, error) {
 	g := &gatherer{Source: from, view: &View{Now: now, Namespace: from.Namespace, System: from.System}}
 	g.gather(ctx)
@@ -88,11 +89,11 @@ type gatherer struct {
 	mu     sync.Mutex
 	view   *View
 	broken error
-	// absent says that there is no such namespace.
+	// absent says that the namespace does not exist.
 	absent bool
 }
 
-// The kinds of Tarn's own that an answer needs, as they are called when they are missing.
+// The kinds that an answer needs, by their names in messages.
 const (
 	kindApp         = "App"
 	kindVolume      = "PersistentVolume"
@@ -106,7 +107,7 @@ const (
 	kindProvisioner = "PavProvisioner"
 )
 
-// gather reads all at once.
+// gather reads everything in parallel.
 func (g *gatherer) gather(ctx context.Context) {
 	v := g.view
 	var all sync.WaitGroup
@@ -123,7 +124,7 @@ func (g *gatherer) gather(ctx context.Context) {
 	list(kindEvent, g.Namespace, &v.Failed, client.MatchingFields{"reason": stagingFailed})
 	if g.Namespace != "" {
 		all.Go(func() {
-			// Who may not read it has claims or apps to go by, or nothing.
+			// A caller who may not read the namespace still sees its claims and apps, if any.
 			namespace, err := kube.Get(ctx, g.Client, client.ObjectKey{Name: g.Namespace}, &corev1.Namespace{})
 			g.absent = err == nil && namespace == nil
 		})
@@ -152,8 +153,8 @@ func (g *gatherer) gather(ctx context.Context) {
 	slices.SortFunc(v.Unread, func(a, b Unread) int { return cmp.Compare(a.Kind, b.Kind) })
 }
 
-// missed notes what could not be read: a kind that is not there, what is forbidden, and
-// all else, which is a cluster that does not answer.
+// missed notes what could not be read. The kind may be unknown, or the read forbidden. Any other
+// error means that the cluster does not answer.
 func (g *gatherer) missed(kind, verb string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -18,21 +18,21 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// patience is how long something may be under way before it counts as wrong.
+// patience is how long something may be in progress before it counts as a problem.
 const patience = time.Minute
 
-// judgement is a report while it is made.
+// judgement is a report while it is being built.
 type judgement struct {
 	*Report
 	view *View
-	// told are the volumes whose record is among the problems, by name: what waits for
-	// one of them is no second problem.
+	// told are the volumes whose record is among the problems, by name. An object that waits for
+	// one of them is not a second problem.
 	told map[string]bool
-	// stagesTold are the stages that are staged, or among the problems, by name.
+	// stagesTold are the stages that are staged or among the problems, by name.
 	stagesTold map[string]bool
 }
 
-// judge finds out the answer. It only computes.
+// judge builds the report. It reads only the View.
 func judge(v *View) *Report {
 	j := &judgement{Report: &Report{Namespace: v.Namespace, Problems: []Problem{}}, view: v, told: map[string]bool{}, stagesTold: map[string]bool{}}
 	if v.Namespace == "" {
@@ -49,7 +49,7 @@ func judge(v *View) *Report {
 	j.claims()
 	j.apps()
 	for _, u := range v.Unread {
-		if v.Namespace == "" || !slices.Contains([]string{kindClass, kindEvent, kindPod}, u.Kind) { // classes are not the namespace's; the others are more than it needs
+		if v.Namespace == "" || !slices.Contains([]string{kindClass, kindEvent, kindPod}, u.Kind) { // a namespace's report needs no classes; Events and pods only add detail
 			j.Unread = append(j.Unread, u)
 		}
 	}
@@ -83,10 +83,10 @@ func (j *judgement) wrong(o explain.Object, since time.Time, command, format str
 	j.Problems = append(j.Problems, p)
 }
 
-// lasting says whether something has been under way for longer than it should be.
+// lasting says whether something has been in progress for too long.
 func (j *judgement) lasting(since time.Time) bool { return j.view.Now.Sub(since) > patience }
 
-// explaining is the command that says why an object waits.
+// explaining returns the command that says why an object waits.
 func explaining(kind string, o explain.Object) string {
 	name := o.Name
 	if o.Namespace != "" {
@@ -114,7 +114,7 @@ func (j *judgement) controller() {
 			j.Controller.Renewed = &l.Spec.RenewTime.Time
 		}
 	}
-	if !leads && v.Lease != nil { // without a lease it may run without --leader-elect
+	if !leads && v.Lease != nil { // without a lease, a controller may run without --leader-elect
 		o := explain.Object{Kind: kindLease, Namespace: v.System, Name: kube.ControllerName}
 		j.wrong(o, time.Time{}, "kubectl -n "+o.Namespace+" get pods,lease", "no controller is the leader: %s", message)
 	}
@@ -143,8 +143,8 @@ func (j *judgement) workload(w Workload, o metav1.Object) {
 	}
 }
 
-// nodes looks where the node agent is. A node without one may be meant: it runs no pod
-// that uses Tarn's volumes then.
+// nodes counts the nodes where the node agent has registered. A node without one is no problem: it
+// may run no pod that uses Tarn's volumes.
 func (j *judgement) nodes() {
 	if j.view.hidden("CSINode") {
 		return
@@ -202,8 +202,8 @@ func (j *judgement) provisioners() {
 	}
 }
 
-// served looks whether a node serves a provisioner. That there is no node agent at all is
-// told once.
+// served adds a problem if no node serves a provisioner. If there is no node agent at all, nodes
+// has reported that already.
 func (j *judgement) served(p *pavv1.PavProvisioner) {
 	c := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionReady)
 	nowhere := j.Nodes != nil && j.Nodes.WithAgent == 0
@@ -232,7 +232,7 @@ func (j *judgement) pools() {
 	}
 }
 
-// failure is what went wrong with a record last, nil while nothing has.
+// failure returns the last error of a record, nil if there is none.
 func failure(r *tarnv1.PavVolume) *tarnv1.PavVolumeError {
 	if e := r.Status.LastError; e != nil {
 		return e
@@ -253,7 +253,7 @@ func (j *judgement) records() {
 	for i := range j.view.Records.Items {
 		r := &j.view.Records.Items[i]
 		phases.add(cmp.Or(string(r.Status.Phase), string(tarnv1.VolumePending)), 0)
-		// The claim is what people know it by, as long as it is there.
+		// Users know the volume by its claim, as long as that exists.
 		o := explain.Object{Kind: explain.Claim, Namespace: r.Spec.Claim.Namespace, Name: r.Spec.Claim.Name}
 		command := explaining("claim", o)
 		if !claims[o] {
@@ -305,18 +305,18 @@ func (j *judgement) stages() {
 }
 
 const (
-	// stagingFailed is the reason of the Event by which the stage controller tells a claim that
-	// its volume could not be staged.
+	// stagingFailed is the reason of the Event that the stage controller posts on a claim whose
+	// volume could not be staged.
 	stagingFailed = "StagingFailed"
-	// stagingPause is how long after it the claim counts as failing: the kubelet asks again
-	// after a pause of at most two minutes and two seconds, and then there is a stage.
+	// stagingPause is how long the claim counts as failing after the Event. The kubelet retries
+	// after at most two minutes and two seconds, and then there is a stage again.
 	stagingPause = 3 * time.Minute
 )
 
-// unstaged tells of claims whose staging has failed. The stage of an attempt ends with it, so
-// until the kubelet asks again the Event of the claim alone says so.
+// unstaged reports claims whose staging has failed. The stage is deleted with the failed attempt.
+// Until the kubelet retries, only the claim's Event shows the failure.
 func (j *judgement) unstaged() {
-	newest := map[string]*corev1.Event{} // by stage, whose name is that of the next attempt too
+	newest := map[string]*corev1.Event{} // by stage; the next attempt's stage has the same name
 	var names []string
 	for i := range j.view.Failed.Items {
 		e := &j.view.Failed.Items[i]
@@ -362,8 +362,8 @@ func (j *judgement) claims() {
 	j.Claims = phases.list()
 }
 
-// awaitsPod says whether a claim is to wait, as its class has it, for a pod that the
-// scheduler has placed.
+// awaitsPod says whether a claim waits, as its class requires, for a pod that the scheduler has
+// placed.
 func (v *View) awaitsPod(c corev1.PersistentVolumeClaim) bool {
 	if cmp.Or(c.Status.Phase, corev1.ClaimPending) != corev1.ClaimPending || c.DeletionTimestamp != nil || c.Annotations[volume.AnnSelectedNode] != "" {
 		return false
@@ -377,9 +377,9 @@ func (v *View) awaitsPod(c corev1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// placedByHand tells of a pod that never starts: it uses a claim that waits for the scheduler,
-// and names its node itself, so the scheduler never sees it. Another pod of the claim that the
-// scheduler sees may yet give the claim its node.
+// placedByHand reports a pod that never starts. It uses a claim that waits for the scheduler, but
+// sets its node itself, so the scheduler never sees it. It is no problem if the claim has another
+// pod that the scheduler will place.
 func (j *judgement) placedByHand(c *corev1.PersistentVolumeClaim) {
 	var placed *corev1.Pod
 	for i := range j.view.Pods.Items {
@@ -396,13 +396,13 @@ func (j *judgement) placedByHand(c *corev1.PersistentVolumeClaim) {
 		return
 	}
 	o := explain.Object{Kind: explain.Pod, Namespace: placed.Namespace, Name: placed.Name}
-	if !slices.ContainsFunc(j.Problems, func(p Problem) bool { return p.Object == o }) { // by another claim
+	if !slices.ContainsFunc(j.Problems, func(p Problem) bool { return p.Object == o }) { // reported for another claim
 		j.wrong(o, placed.CreationTimestamp.Time, explaining("pod", o),
 			"it can never start: it sets spec.nodeName, so no scheduler selects a node for claim %s; create it again with a nodeSelector", c.Name)
 	}
 }
 
-// urgent are the reasons of an App that is not ready which time alone does not mend.
+// urgent are the reasons of an App that is not ready and does not become ready by waiting.
 var urgent = []string{tarnv1.ReasonRefused, tarnv1.ReasonResizeFailed, tarnv1.ReasonPodsFailing}
 
 func (j *judgement) apps() {

@@ -14,19 +14,19 @@ import (
 	"tarn.dev/tarn/internal/cli/terminal"
 )
 
-// mostProblems is how many problems are printed for people.
+// mostProblems is how many problems are printed.
 const mostProblems = 20
 
-// Paint marks what is well, what is not, and what may be done; each gives the text it is
-// given, with or without colours.
+// Paint marks good states, bad states and hints. Each method returns its text, with or without
+// colours.
 type Paint interface {
 	Good(text string) string
 	Bad(text string) string
 	Hint(text string) string
 }
 
-// Print writes a report for people: the verdict, a line for each part, a table each of
-// provisioners, pools and apps, and what is wrong with the command that tells more.
+// Print writes a report as text: the verdict, and a line for each part. Then come tables of
+// provisioners, pools and apps, and the problems, each with a command that tells more.
 func (r *Report) Print(w io.Writer, paint Paint, now time.Time) error {
 	var text strings.Builder
 	if r.Healthy {
@@ -107,7 +107,7 @@ func (r *Report) lines(w io.Writer, now time.Time) error {
 	return table.Flush()
 }
 
-// told writes counts in a line.
+// told words counts in one line.
 func told(all []Count) string {
 	if len(all) == 0 {
 		return "none"
@@ -125,7 +125,7 @@ func told(all []Count) string {
 
 func size(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }
 
-// tables writes what is known by name.
+// tables writes the parts that are listed by name.
 func (r *Report) tables(w io.Writer, _ time.Time) error {
 	var rows [][]any
 	for _, p := range r.Provisioners {

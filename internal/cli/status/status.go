@@ -1,9 +1,9 @@
-// Package status says at a glance how all of Tarn stands, and what of it is wrong: it
-// reads what there is to read with the rights of the caller and judges that. It says
-// that something is wrong; why, and what moves it on, is for package explain.
+// Package status shows the state of the whole of Tarn, and its problems. It reads the cluster with
+// the caller's rights and judges it. It says that something is wrong; package explain says why, and
+// what to do.
 //
-// Gather reads into one View, judge computes, print writes. The judgement knows no
-// client and no clock; nothing here writes to the cluster, and nothing is remembered.
+// Gather reads into one View, judge computes, print writes. The judgement knows no client and no
+// clock. Nothing here writes to the cluster, and no state is kept between calls.
 package status
 
 import (
@@ -14,48 +14,46 @@ import (
 
 // Report is the answer.
 type Report struct {
-	// Healthy says that nothing is wrong and nothing is hidden from the caller.
+	// Healthy says that there is no problem and that the caller could read everything.
 	Healthy bool `json:"healthy"`
 	// Verdict is the answer in one line.
 	Verdict string `json:"verdict"`
-	// Namespace is the only one looked at; empty for the whole cluster.
+	// Namespace is the only namespace covered; empty for the whole cluster.
 	Namespace string `json:"namespace,omitempty"`
-	// Controller is what the lease of Tarn's controller says; absent where only a
-	// namespace is looked at.
+	// Controller is what the lease of Tarn's controller says; absent for a single namespace.
 	Controller *Controller `json:"controller,omitempty"`
-	// Workloads are what runs in Tarn's own namespace; none where Tarn runs outside of
-	// pods.
+	// Workloads run in Tarn's own namespace; there are none where Tarn runs outside of pods.
 	Workloads []Workload `json:"workloads,omitempty"`
-	// Nodes says where the node agent has registered; absent for a namespace.
+	// Nodes says where the node agent has registered; absent for a single namespace.
 	Nodes        *Nodes        `json:"nodes,omitempty"`
 	Provisioners []Provisioner `json:"provisioners,omitempty"`
 	Pools        []Pool        `json:"pools,omitempty"`
 	Apps         []App         `json:"apps,omitempty"`
-	// Claims, Volumes, Records and Stages are counted by their states.
+	// Claims, Volumes, Records and Stages are counted by state.
 	Claims  []Count `json:"claims,omitempty"`
 	Volumes []Count `json:"volumes,omitempty"`
 	Records []Count `json:"records,omitempty"`
 	Stages  []Count `json:"stages,omitempty"`
 	// Trash is absent while it is empty.
 	Trash *Trash `json:"trash,omitempty"`
-	// Problems are what is wrong, what others may follow from first.
+	// Problems are sorted so that a problem comes before those that may follow from it.
 	Problems []Problem `json:"problems"`
-	// Unread are the kinds that may not be read.
+	// Unread are the kinds that the caller may not read.
 	Unread []Unread `json:"unread,omitempty"`
 }
 
-// Controller is the one that leads.
+// Controller is the lease holder among Tarn's controllers.
 type Controller struct {
 	Leads bool `json:"leads"`
-	// Holder is who holds the lease, or held it last.
+	// Holder is the present holder of the lease, or the last one.
 	Holder string `json:"holder,omitempty"`
-	// Renewed is when the lease was renewed last.
+	// Renewed is when the lease was last renewed.
 	Renewed *time.Time `json:"renewed,omitempty"`
-	// State is that of the lease: held, missing, given up, or run out.
+	// State is the state of the lease: held, missing, released or expired.
 	State string `json:"state"`
 }
 
-// Workload is a Deployment or a DaemonSet of Tarn's.
+// Workload is one of Tarn's Deployments or DaemonSets.
 type Workload struct {
 	Kind    string `json:"kind"`
 	Name    string `json:"name"`
@@ -64,11 +62,11 @@ type Workload struct {
 	Updated int32  `json:"updated"`
 }
 
-// Nodes is where Tarn's node agent has registered with the kubelet.
+// Nodes says where Tarn's node agent has registered with the kubelet.
 type Nodes struct {
 	Total     int `json:"total"`
 	WithAgent int `json:"withAgent"`
-	// Without are the others.
+	// Without are the nodes without the agent.
 	Without []string `json:"without,omitempty"`
 }
 
@@ -76,8 +74,8 @@ type Nodes struct {
 type Provisioner struct {
 	Name     string `json:"name"`
 	Accepted bool   `json:"accepted"`
-	// Volumes counts its PersistentVolumes, Failing its PavVolumes whose last attempt
-	// at anything has failed.
+	// Volumes counts its PersistentVolumes. Failing counts its PavVolumes whose last attempt has
+	// failed.
 	Volumes int `json:"volumes"`
 	Failing int `json:"failing"`
 }
@@ -104,23 +102,23 @@ type App struct {
 	Volumes   int    `json:"volumes"`
 }
 
-// Count is how many there are in a state.
+// Count is the number of objects in a state.
 type Count struct {
 	State string `json:"state"`
 	Count int    `json:"count"`
-	// Bytes is what they have together; of volumes alone.
+	// Bytes is their total size; only of volumes.
 	Bytes int64 `json:"bytes,omitempty"`
 }
 
-// Trash is what can be brought back.
+// Trash is the volumes that can be restored.
 type Trash struct {
 	Volumes int   `json:"volumes"`
 	Bytes   int64 `json:"bytes"`
-	// Next is when the first of them goes; absent where none has an end.
+	// Next is when the first of them is deleted; absent if none has an end.
 	Next *time.Time `json:"next,omitempty"`
 }
 
-// Unread is a kind that may not be read.
+// Unread is a kind that the caller may not read.
 type Unread struct {
 	Kind string `json:"kind"`
 	// Message names the right that is missing.
@@ -130,10 +128,10 @@ type Unread struct {
 // Problem is one thing that is wrong.
 type Problem struct {
 	Object explain.Object `json:"object"`
-	// Message says what is wrong, for people.
+	// Message is text for the user.
 	Message string `json:"message"`
-	// Since is when it began, where that is known.
+	// Since is when it began, if known.
 	Since *time.Time `json:"since,omitempty"`
-	// Command tells more, or puts it right.
+	// Command tells more, or fixes it.
 	Command string `json:"command"`
 }

@@ -11,7 +11,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// counts counts by state.
+// counts are Counts by state.
 type counts map[string]*Count
 
 func (c counts) add(state string, bytes int64) {
@@ -22,7 +22,7 @@ func (c counts) add(state string, bytes int64) {
 	c[state].Bytes += bytes
 }
 
-// list gives the counts, the greatest first.
+// list returns the counts, the largest first.
 func (c counts) list() []Count {
 	var all []Count
 	for _, count := range c {
@@ -32,16 +32,16 @@ func (c counts) list() []Count {
 	return all
 }
 
-// States of volumes that are no phases.
+// States of volumes that are not phases.
 const (
 	stateTerminating = "Terminating"
-	// stateTrash: its claim can be brought back, until its retention is over.
+	// stateTrash: its claim can be restored until the retention is over.
 	stateTrash = "InTrash"
-	// stateRetained: its claim is gone, and it is kept until somebody decides.
+	// stateRetained: its claim is gone, and it is kept until an administrator decides.
 	stateRetained = "Retained"
 )
 
-// stateOf says what a volume is.
+// stateOf returns the state of a volume.
 func stateOf(vol *corev1.PersistentVolume) string {
 	_, trashed, _ := volume.TrashedUntil(vol)
 	keeps := volume.ReleasedFrom(vol) && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain
@@ -88,7 +88,7 @@ func (j *judgement) trashed(vol *corev1.PersistentVolume, bytes int64) {
 	}
 }
 
-// volume judges one volume whose record says nothing is wrong.
+// volume judges one volume whose record has no error.
 func (j *judgement) volume(vol *corev1.PersistentVolume, state string) {
 	o := explain.Object{Kind: explain.Volume, Name: vol.Name}
 	since := vol.CreationTimestamp.Time

@@ -1,9 +1,9 @@
-// Package guard lets those read metrics whom the API server lets: it asks for the bearer
-// of a request's token, and whether that one may get the path. It must not know what is
+// Package guard restricts metrics to callers that the API server allows. It asks the API server
+// whose token a request carries, and whether that user may get the path. It must not know what is
 // served behind it.
 //
-// Controller-runtime has such a filter; it comes with the machinery of a whole API server
-// linked in, into an agent that runs on every node.
+// Controller-runtime has such a filter, but it links a whole API server's code into the agent that
+// runs on every node.
 package guard
 
 import (
@@ -34,8 +34,8 @@ type guard struct {
 	access authorization.SubjectAccessReviewInterface
 }
 
-// New is a filter for the server of metrics. A request without a good token is answered
-// 401, one whose bearer may not get the path 403, and 503 says that the API server could
+// New returns a filter for the metrics server. The filter answers 401 to a request without a valid
+// token, and 403 if the token's user may not get the path. It answers 503 if the API server could
 // not be asked.
 func New(config *rest.Config, c *http.Client) (metricsserver.Filter, error) {
 	tokens, err := authentication.NewForConfigAndClient(config, c)
@@ -62,7 +62,7 @@ func New(config *rest.Config, c *http.Client) (metricsserver.Filter, error) {
 	}, nil
 }
 
-// judge gives the status a request deserves.
+// judge returns the HTTP status for a request: 200 if it is allowed.
 func (g *guard) judge(r *http.Request) (int, error) {
 	token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !found || token == "" {
@@ -87,7 +87,7 @@ func (g *guard) judge(r *http.Request) (int, error) {
 	return http.StatusOK, nil
 }
 
-// question asks whether a user may do what a request does.
+// question returns a review that asks whether a user may send a request.
 func question(user authenticationv1.UserInfo, r *http.Request) authorizationv1.SubjectAccessReviewSpec {
 	extra := make(map[string]authorizationv1.ExtraValue, len(user.Extra))
 	for key, value := range user.Extra {

@@ -1,6 +1,6 @@
-// Package terminal is what is written for eyes alone: colours, and a line of progress
-// that is written over. Where nobody looks, in a file or a pipe, there is neither. What
-// others have written reaches no terminal as a command to it. It knows no command line.
+// Package terminal writes what is only for a person at a terminal: colours, and a progress line
+// that is overwritten. It writes neither to a file or a pipe. It strips text of terminal control
+// characters. It knows no command line.
 package terminal
 
 import (
@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Terminal writes to whatever out is.
+// Terminal writes to an output that may or may not be a terminal.
 type Terminal struct {
 	out io.Writer
-	// live says that somebody looks, and that a line can be written over.
+	// live says that out is a terminal on which a line can be overwritten.
 	live bool
-	// colours says that this somebody wants colours.
+	// colours says that colours are wanted.
 	colours bool
-	// width is in characters; 0 where it is not known.
+	// width is in characters; 0 if it is not known.
 	width int
 }
 
-// Of finds out what a command writes to. NO_COLOR, if it is set and not empty, and TERM=dumb
-// switch colours off.
+// Of finds out what kind of output a command has. Colours are off if NO_COLOR is set and not empty,
+// or if TERM is dumb.
 func Of(out io.Writer) Terminal {
 	t := Terminal{out: out}
 	file, isFile := out.(*os.File)
@@ -43,13 +43,13 @@ func Of(out io.Writer) Terminal {
 	return t
 }
 
-// Good paints a text as what is well, Bad as what is not, Hint as what may be done.
+// Good colours a text as a good state.
 func (t Terminal) Good(text string) string { return t.paint("32", text) }
 
-// Bad paints a text as what is not well.
+// Bad colours a text as a bad state.
 func (t Terminal) Bad(text string) string { return t.paint("1;31", text) }
 
-// Hint paints a text as what may be done.
+// Hint colours a text as a suggestion.
 func (t Terminal) Hint(text string) string { return t.paint("36", text) }
 
 func (t Terminal) paint(code, text string) string {
@@ -59,8 +59,8 @@ func (t Terminal) paint(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// Progress shows a line in place of the last one, cut to the terminal's width; where
-// nobody looks it writes nothing. Done takes it away.
+// Progress shows a line in place of the last one, cut to the terminal's width. If out is no
+// terminal, it writes nothing. Done removes the line.
 func (t Terminal) Progress(line string) {
 	if !t.live {
 		return
@@ -72,15 +72,15 @@ func (t Terminal) Progress(line string) {
 	fmt.Fprint(t.out, "\r\x1b[K"+line)
 }
 
-// Done takes the line of progress away.
+// Done removes the progress line.
 func (t Terminal) Done() {
 	if t.live {
 		fmt.Fprint(t.out, "\r\x1b[K")
 	}
 }
 
-// Plain leaves out of a text what a terminal would act on, but for the ends of lines and
-// tabs: much of what is told comes from pods and Events, which anybody may have written.
+// Plain strips a text of control characters, except line ends and tabs. Much of the text comes from
+// pods and Events, so any user of the cluster may have written it.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
@@ -90,7 +90,7 @@ func Plain(text string) string {
 	}, text)
 }
 
-// Clean gives a writer that writes what is plain of each text.
+// Clean returns a writer that writes the Plain form of each text.
 func Clean(w io.Writer) io.Writer { return cleaner{w} }
 
 type cleaner struct{ w io.Writer }

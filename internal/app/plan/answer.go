@@ -5,37 +5,37 @@ import (
 	"time"
 )
 
-// Status is how an application is, a closed set.
+// Status is the state of an application, a closed set.
 type Status string
 
 // The states of an application.
 const (
-	// NotDeployed: its id is taken, nothing runs.
+	// NotDeployed: its id is taken, but nothing is deployed.
 	NotDeployed Status = "NotDeployed"
-	// Deploying: what was asked for is being made.
+	// Deploying: the controller is creating what was asked for.
 	Deploying Status = "Deploying"
-	// Refused: what was asked for cannot be; nothing happens until it is changed.
+	// Refused: what was asked for is impossible; nothing happens until it is changed.
 	Refused Status = "Refused"
-	// Waiting: all is made, but a pod or a volume is not ready.
+	// Waiting: everything is created, but a pod or a volume is not ready.
 	Waiting Status = "Waiting"
-	// Failing: all is made, but a pod ends again and again or cannot be started; waiting
-	// alone does not change that.
+	// Failing: everything is created, but a pod ends again and again or cannot be started. Waiting
+	// does not change that.
 	Failing Status = "Failing"
-	// Resizing: a volume is being made larger.
+	// Resizing: a volume is being expanded.
 	Resizing Status = "Resizing"
-	// Ready: all is as asked for.
+	// Ready: everything is as asked for.
 	Ready Status = "Ready"
 	// Deleting: it is being deleted.
 	Deleting Status = "Deleting"
 )
 
-// App is an application as it is answered.
+// App is an application in an answer.
 type App struct {
 	ID        string `json:"id" doc:"Id of the application, unique in its namespace"`
 	Namespace string `json:"namespace" doc:"Namespace it lives in"`
 	Status    Status `json:"status" enum:"NotDeployed,Deploying,Refused,Waiting,Failing,Resizing,Ready,Deleting" doc:"How it is"`
 	Message   string `json:"message,omitempty" doc:"Why it is so, where that is not plain"`
-	// Settled says that nothing is under way of which to await the end.
+	// Settled says that nothing is in progress that a caller could wait for.
 	Settled       bool              `json:"settled" doc:"Whether nothing is under way any more"`
 	Image         string            `json:"image,omitempty" doc:"Image of its container"`
 	Command       []string          `json:"command,omitempty" doc:"What is run in place of the image's entry point"`
@@ -51,7 +51,7 @@ type App struct {
 	CreatedAt     time.Time         `json:"created_at" doc:"When the id was taken"`
 }
 
-// VolumeStatus is how a volume is, a closed set.
+// VolumeStatus is the state of a volume, a closed set.
 type VolumeStatus string
 
 // The states of a volume.
@@ -60,21 +60,21 @@ const (
 	VolumeMissing VolumeStatus = "Missing"
 	// VolumePending: its claim has no storage yet.
 	VolumePending VolumeStatus = "Pending"
-	// VolumeBound: it is there.
+	// VolumeBound: it has its storage.
 	VolumeBound VolumeStatus = "Bound"
-	// VolumeResizing: it is being made larger.
+	// VolumeResizing: it is being expanded.
 	VolumeResizing VolumeStatus = "Resizing"
-	// VolumeResizeFailed: it could not be expanded; that is tried again.
+	// VolumeResizeFailed: it could not be expanded; Kubernetes retries.
 	VolumeResizeFailed VolumeStatus = "ResizeFailed"
 	// VolumeLost: its storage is gone.
 	VolumeLost VolumeStatus = "Lost"
 	// VolumeTerminating: its claim is being deleted.
 	VolumeTerminating VolumeStatus = "Terminating"
-	// VolumeForeign: a claim of its name exists that is not the application's.
+	// VolumeForeign: a claim with its name exists, but is not the application's.
 	VolumeForeign VolumeStatus = "Foreign"
 )
 
-// Volume is a volume of an application as its live claim says.
+// Volume is a volume of an application, as its live claim describes it.
 type Volume struct {
 	Name             string       `json:"name" doc:"Name within the application"`
 	ClaimName        string       `json:"pvc_name" doc:"Name of its PersistentVolumeClaim"`
@@ -89,7 +89,7 @@ type Volume struct {
 	Message          string       `json:"message,omitempty" doc:"What it waits for"`
 }
 
-// Resized answers a call that makes a volume larger.
+// Resized is the answer to a call that expands a volume.
 type Resized struct {
 	Name       string       `json:"name" doc:"Name within the application"`
 	ClaimName  string       `json:"pvc_name" doc:"Name of its PersistentVolumeClaim"`
@@ -98,7 +98,7 @@ type Resized struct {
 	AccessMode string       `json:"access_mode" doc:"Access mode of the live claim"`
 }
 
-// Deletion answers the deletion of an application.
+// Deletion is the answer to the deletion of an application.
 type Deletion struct {
 	ID     string `json:"id" doc:"Id of the application"`
 	Status Status `json:"status" enum:"Deleting" doc:"Deleting"`
@@ -114,15 +114,15 @@ type Action string
 const (
 	// Create makes a new claim.
 	Create Action = "create"
-	// Attach mounts a claim that is there but was not mounted.
+	// Attach mounts an existing claim that was not mounted.
 	Attach Action = "attach"
-	// Keep leaves everything as it is.
+	// Keep changes nothing.
 	Keep Action = "keep"
-	// Grow makes it larger.
+	// Grow expands the volume.
 	Grow Action = "grow"
-	// Detach mounts it no more and keeps its claim.
+	// Detach no longer mounts the volume, and keeps its claim.
 	Detach Action = "detach"
-	// Refuse: it cannot be, and the deploy with it.
+	// Refuse: the change is impossible, so the deploy is rejected.
 	Refuse Action = "refuse"
 )
 
@@ -137,18 +137,18 @@ type Change struct {
 	Message string `json:"message,omitempty" doc:"Why"`
 }
 
-// Strategy is how the pods of one deploy give way to those of the next.
+// Strategy is how a deploy replaces the old pods by new ones.
 type Strategy string
 
 // The strategies, as a Deployment names them.
 const (
 	// Recreate stops the old pod before the new one starts.
 	Recreate Strategy = "Recreate"
-	// RollingUpdate starts the new ones first.
+	// RollingUpdate starts the new pods first.
 	RollingUpdate Strategy = "RollingUpdate"
 )
 
-// Plan is what a deploy comes to.
+// Plan is what a deploy would do.
 type Plan struct {
 	ID       string   `json:"id" doc:"Id of the application"`
 	Changes  []Change `json:"changes" doc:"What is done with each volume"`
@@ -160,41 +160,41 @@ type Plan struct {
 	Warnings []string `json:"warnings" doc:"What is right but perhaps not meant"`
 }
 
-// Deployed answers a deploy.
+// Deployed is the answer to a deploy.
 type Deployed struct {
 	Plan
 	App App `json:"app" doc:"The application; its progress is at /v1/apps/{id}/events"`
 }
 
-// EventKind is what an Event tells of, a closed set.
+// EventKind is the kind of an Event, a closed set.
 type EventKind string
 
 // The kinds of events.
 const (
-	// Progress: something changed, and more is to come.
+	// Progress: something changed, and more will follow.
 	Progress EventKind = "progress"
-	// Settled: nothing is under way any more. The last event.
+	// Settled: nothing is in progress any more. The last event.
 	Settled EventKind = "settled"
 	// Deleted: the application is gone. The last event.
 	Deleted EventKind = "deleted"
-	// Expired: it takes longer than one stream may last; ask anew. The last event.
+	// Expired: the deadline of the stream has passed; the caller must ask again. The last event.
 	Expired EventKind = "expired"
 )
 
-// Event is one look at an application that changes.
+// Event is the state of an application at one moment while it changes.
 type Event struct {
 	Kind EventKind `json:"kind" enum:"progress,settled,deleted,expired" doc:"What it tells of"`
 	App  App       `json:"app" doc:"The application as it was then"`
 }
 
-// Last says whether no event follows one of a kind.
+// Last says whether an event of this kind is the last one.
 func (k EventKind) Last() bool { return k != Progress }
 
-// LastWords is, in what is said of an application, before the last lines that a pod of it
-// printed.
+// LastWords separates, in the message about an application, the message proper from the last lines
+// that a pod printed.
 const LastWords = "; it printed last:\n"
 
-// Brief is what is said of an application without those lines.
+// Brief returns a message about an application without those lines.
 func Brief(message string) string {
 	brief, _, _ := strings.Cut(message, LastWords)
 	return brief

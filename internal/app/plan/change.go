@@ -6,8 +6,8 @@ import (
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
-// Scale decides whether an application may have a number of pods: the live claims say
-// so, and where there is none yet, the spec. It may always have one or none.
+// Scale decides whether an application may have a number of pods. The access modes of the live
+// claims decide; a volume without a claim counts by the spec. Zero and one are always allowed.
 func Scale(w World, replicas int32) *Error {
 	if err := ScaleBounds(replicas); err != nil {
 		return err
@@ -30,7 +30,7 @@ func Scale(w World, replicas int32) *Error {
 	return nil
 }
 
-// ScaleBounds refuses a number of pods that no application may have.
+// ScaleBounds rejects a number of pods that no application may have.
 func ScaleBounds(replicas int32) *Error {
 	if replicas < 0 || replicas > appspec.MaxReplicas {
 		return Errorf(Invalid, "replicas must be between 0 and %d", appspec.MaxReplicas)
@@ -38,12 +38,12 @@ func ScaleBounds(replicas int32) *Error {
 	return nil
 }
 
-// cannotScale has the words of the contract.
+// cannotScale returns the error in the words that the API's contract prescribes.
 func cannotScale(replicas int32, volume string, mode corev1.PersistentVolumeAccessMode) *Error {
 	return Errorf(Conflict, "cannot scale to %d replicas: volume '%s' is %s (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out.", replicas, volume, mode)
 }
 
-// ResizeBounds refuses a size that no volume may have.
+// ResizeBounds rejects a size that no volume may have.
 func ResizeBounds(sizeGi int64) *Error {
 	if sizeGi < appspec.MinSizeGi || sizeGi > appspec.MaxSizeGi {
 		return Errorf(Invalid, "new_size_gi must be between %d and %d", appspec.MinSizeGi, appspec.MaxSizeGi)
@@ -51,8 +51,8 @@ func ResizeBounds(sizeGi int64) *Error {
 	return nil
 }
 
-// Resize decides whether a volume may grow to a size in GiB, by its live claim and the
-// live class of that.
+// Resize decides whether a volume may be expanded to a size in GiB, by its live claim and that
+// claim's class.
 func Resize(w World, name string, sizeGi int64) (Resized, *Error) {
 	if err := ResizeBounds(sizeGi); err != nil {
 		return Resized{}, err
@@ -80,8 +80,8 @@ func Resize(w World, name string, sizeGi int64) (Resized, *Error) {
 	return Resized{Name: name, ClaimName: claim.Name, SizeGi: sizeGi, Status: VolumeResizing, AccessMode: string(ModeOf(claim))}, nil
 }
 
-// SizeGi is the size in GiB that a volume cannot go below again, by its live claim; 0
-// where it has none.
+// SizeGi returns the size in GiB below which a volume can never shrink, by its live claim. It is 0
+// without a claim.
 func (w World) SizeGi(name string) int64 {
 	claim, ours := w.claim(name)
 	if !ours {
@@ -90,7 +90,7 @@ func (w World) SizeGi(name string) int64 {
 	return min(inGi(current(claim)), appspec.MaxSizeGi)
 }
 
-// Expandable refuses growth that the live class of a claim does not allow.
+// Expandable rejects an expansion that the live class of a claim does not allow.
 func (w World) Expandable(claim *corev1.PersistentVolumeClaim, name string) *Error {
 	class := w.Classes[ClassOf(claim)]
 	switch {
@@ -106,9 +106,9 @@ func (w World) Expandable(claim *corev1.PersistentVolumeClaim, name string) *Err
 	return nil
 }
 
-// Delete says what becomes of an application's claims when it is deleted. One that says
-// of itself that it is to be preserved is, though a spec that is not carried out yet says
-// otherwise.
+// Delete says what happens to an application's claims when the application is deleted. A claim with
+// the annotation to be preserved is preserved. This holds even if a spec that is not applied yet
+// says otherwise.
 func Delete(w World) Deletion {
 	deletion := Deletion{ID: w.App.Name, Status: Deleting, Preserved: []string{}, Deleted: []string{}}
 	add := func(claim *corev1.PersistentVolumeClaim, preserve bool) {

@@ -20,7 +20,7 @@ type Source struct {
 	JSON bool
 }
 
-// Read reads it for the application of an id. The error has every problem with its
+// Read parses the source for the application with an id. The error lists every problem with its
 // place.
 func (s Source) Read(id string) (f *appspec.File, warnings []string, err *Error) {
 	parse := appspec.ParseTOML
@@ -41,12 +41,12 @@ func (s Source) Read(id string) (f *appspec.File, warnings []string, err *Error)
 	return f, warnings, nil
 }
 
-// Decision is what a deploy comes to.
+// Decision is what a deploy would do.
 type Decision struct {
 	Plan Plan
-	// Spec is what the application is to be.
+	// Spec is the new spec of the application.
 	Spec tarnv1.AppSpec
-	// Refusal is why it cannot be, nil if it can.
+	// Refusal is why the deploy is rejected, nil if it is not.
 	Refusal *Error
 }
 
@@ -70,7 +70,7 @@ func Deploy(w World, f *appspec.File, warnings []string) Decision {
 	return Decision{Plan: d.plan, Spec: spec, Refusal: together(d.refusals)}
 }
 
-// retyped gives texts by name as texts of another type.
+// retyped converts the values of a map to another string type.
 func retyped[To, From ~string](texts map[string]From) map[string]To {
 	if texts == nil {
 		return nil
@@ -82,17 +82,17 @@ func retyped[To, From ~string](texts map[string]From) map[string]To {
 	return typed
 }
 
-// Same says whether a spec asks for what another does.
+// Same says whether two specs ask for the same.
 func Same(a, b *tarnv1.AppSpec) bool { return apiequality.Semantic.DeepEqual(a, b) }
 
-// samePods says whether two specs make the same pods.
+// samePods says whether two specs create the same pods.
 func samePods(a, b *tarnv1.AppSpec) bool {
 	return a.Image == b.Image && slices.Equal(a.Command, b.Command) && slices.Equal(a.Args, b.Args) && a.Port == b.Port &&
 		apiequality.Semantic.DeepEqual(a.Env, b.Env) && apiequality.Semantic.DeepEqual(a.Secrets, b.Secrets) &&
 		slices.EqualFunc(a.Volumes, b.Volumes, func(x, y tarnv1.AppVolume) bool { return x.Name == y.Name && x.MountPath == y.MountPath })
 }
 
-// decider goes through the volumes of a file.
+// decider decides on the volumes of a file, one by one.
 type decider struct {
 	w        World
 	replicas int32
@@ -110,9 +110,9 @@ func (d *decider) warn(format string, args ...any) {
 	d.plan.Warnings = append(d.plan.Warnings, fmt.Sprintf(format, args...))
 }
 
-// volume decides what becomes of one volume, and gives it as the spec is to have it: a
-// size that was asked for is taken back only where the application was refused, as by a
-// quota that it would exceed.
+// volume decides what happens to one volume, and returns it for the new spec. A larger size that
+// was requested before stays, because volumes never shrink. It is dropped only if the application
+// was refused, for instance by a quota.
 func (d *decider) volume(v tarnv1.AppVolume) tarnv1.AppVolume {
 	change := Change{Volume: v.Name, ClaimName: appspec.ClaimName(d.w.App.Name, v.Name), ToGi: v.SizeGi}
 	claim, ours := d.w.claim(v.Name)
@@ -152,7 +152,7 @@ func (d *decider) create(change Change, v tarnv1.AppVolume) {
 	d.plan.Changes = append(d.plan.Changes, change)
 }
 
-// attach decides about a claim that is there.
+// attach decides about an existing claim.
 func (d *decider) attach(change Change, v tarnv1.AppVolume, claim *corev1.PersistentVolumeClaim) tarnv1.AppVolume {
 	asked := change.ToGi
 	now := inGi(current(claim))
@@ -161,8 +161,8 @@ func (d *decider) attach(change Change, v tarnv1.AppVolume, claim *corev1.Persis
 	if d.w.wanted(v.Name) == nil {
 		change.Action, change.Message = Attach, "a volume that was kept is mounted again"
 	}
-	// What was given beyond what was asked for, as a spare of a pool may have, is nobody's
-	// request: to make it one would change a claim that is to be left as it is.
+	// A volume may be larger than requested, as a spare of a pool may be. The spec must not request
+	// that size, because that would change the claim.
 	if kept := max(v.SizeGi, inGi(requested(claim))); asked < kept {
 		d.warn("volume '%s' keeps its %d GiB: the file asks for %d, and volumes never shrink", v.Name, kept, asked)
 	}
@@ -187,7 +187,7 @@ func (d *decider) attach(change Change, v tarnv1.AppVolume, claim *corev1.Persis
 	return v
 }
 
-// detached tells of the volumes that the spec does not have any more.
+// detached adds the volumes that the spec no longer has.
 func (d *decider) detached(spec *tarnv1.AppSpec) {
 	for _, v := range d.w.App.Spec.Volumes {
 		if slices.ContainsFunc(spec.Volumes, func(w tarnv1.AppVolume) bool { return w.Name == v.Name }) {

@@ -7,36 +7,36 @@ import (
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
-// Code is what kind of error a call ends with, a closed set.
+// Code is the kind of error that a call returns, a closed set.
 type Code string
 
 // The codes.
 const (
-	// Invalid: what was sent cannot be, whatever there is.
+	// Invalid: the request is wrong, whatever objects exist.
 	Invalid Code = "invalid"
-	// NotFound: there is no such thing, or the caller may not see it.
+	// NotFound: the object does not exist, or the caller may not see it.
 	NotFound Code = "not_found"
-	// Conflict: what there is stands in the way.
+	// Conflict: existing objects prevent it.
 	Conflict Code = "conflict"
-	// Unauthorized: nobody knows who asks.
+	// Unauthorized: the caller is not known.
 	Unauthorized Code = "unauthorized"
 	// Forbidden: the caller may see it, but not do this.
 	Forbidden Code = "forbidden"
-	// TooMany: the caller asks too often.
+	// TooMany: the caller calls too often.
 	TooMany Code = "too_many_requests"
-	// TooLarge: what was sent is longer than is read.
+	// TooLarge: the request is longer than the limit.
 	TooLarge Code = "too_large"
-	// WrongType: what was sent is of a kind that is not understood.
+	// WrongType: the server does not understand the content type of the request.
 	WrongType Code = "unsupported_media_type"
 	// WrongMethod: the path is right, the method is not.
 	WrongMethod Code = "method_not_allowed"
-	// Timeout: what was sent came too slowly.
+	// Timeout: the request arrived too slowly.
 	Timeout Code = "timeout"
-	// Internal: something failed that the caller has no part in.
+	// Internal: something failed that is not the caller's fault.
 	Internal Code = "internal"
 )
 
-// Problem is one of several things that are wrong with a file.
+// Problem is one error in a file.
 type Problem struct {
 	Line    int    `json:"line,omitempty" doc:"Line of the file, from 1; absent for JSON"`
 	Column  int    `json:"column,omitempty" doc:"Column of the line, from 1"`
@@ -44,32 +44,32 @@ type Problem struct {
 	Message string `json:"message" doc:"What is wrong and what to write instead"`
 }
 
-// Error is an error with a code. Its message is for whoever called.
+// Error is an error with a code. Its message is for the caller.
 type Error struct {
 	Code    Code   `json:"code" doc:"Kind of the error" example:"conflict"`
 	Message string `json:"message" doc:"What is wrong"`
 	// Problems are those of a file, each with its place.
 	Problems []Problem `json:"problems,omitempty" doc:"Everything that is wrong with a file, each with its place"`
-	// Cause is what Internal came from; not answered.
+	// Cause is the error behind Internal; it is not part of the answer.
 	Cause error `json:"-"`
 }
 
-// Error gives the message.
+// Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap gives the cause, nil if there is none.
+// Unwrap returns the cause, nil if there is none.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Errorf makes an error of a code.
+// Errorf returns an error with a code.
 func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// AppNotFound says that there is no application of an id, in the words that are also
-// used for one that the caller may not see.
+// AppNotFound says that an application does not exist. The words are the same for an application
+// that the caller may not see.
 func AppNotFound(id string) *Error { return Errorf(NotFound, "app '%s' not found", id) }
 
-// badFile makes one error of all that is wrong with a file.
+// badFile returns one error for all problems of a file.
 func badFile(problems appspec.Problems) *Error {
 	return &Error{Code: Invalid, Message: problems.Error(), Problems: answered(problems)}
 }
@@ -82,7 +82,7 @@ func answered(problems []appspec.Problem) []Problem {
 	return all
 }
 
-// together makes one error of the reasons why a deploy is refused.
+// together returns one error for all reasons why a deploy is rejected.
 func together(errs []*Error) *Error {
 	if len(errs) == 0 {
 		return nil

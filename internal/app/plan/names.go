@@ -10,7 +10,7 @@ import (
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
-// CheckNamespace refuses what can be no namespace.
+// CheckNamespace rejects a name that is not valid for a namespace.
 func CheckNamespace(namespace string) error {
 	if len(validation.IsDNS1123Label(namespace)) > 0 {
 		return Errorf(Invalid, "namespace %q is not a valid name: write lower-case letters, digits and -, at most 63", namespace)
@@ -18,7 +18,7 @@ func CheckNamespace(namespace string) error {
 	return nil
 }
 
-// CheckNames refuses what can be no namespace or no id of an application.
+// CheckNames rejects names that are not valid for a namespace or for an application's id.
 func CheckNames(namespace, id string) error {
 	if err := CheckNamespace(namespace); err != nil {
 		return err
@@ -29,7 +29,7 @@ func CheckNames(namespace, id string) error {
 	return nil
 }
 
-// CheckVolume refuses what can be no volume of an application, beside CheckNames.
+// CheckVolume does what CheckNames does, and rejects a name that is not valid for a volume.
 func CheckVolume(namespace, id, volume string) error {
 	if err := CheckNames(namespace, id); err != nil {
 		return err
@@ -40,8 +40,8 @@ func CheckVolume(namespace, id, volume string) error {
 	return nil
 }
 
-// ClassNames are the names of the storage classes by which is decided, of the claims
-// that are there and of those that a file, nil for none, would make.
+// ClassNames returns the names of the storage classes that a decision needs. They are the classes
+// of the existing claims, and of the claims that file, nil for none, would create.
 func (w World) ClassNames(file *appspec.File) []string {
 	all := map[string]bool{}
 	for _, claim := range w.Claims {

@@ -13,7 +13,7 @@ import (
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
-// View is an application as it is answered.
+// View returns an application for an answer.
 func View(w World) App {
 	spec := &w.App.Spec
 	view := App{
@@ -42,7 +42,7 @@ func View(w World) App {
 	return view
 }
 
-// Volumes are those an application mounts, in the order of its file.
+// Volumes returns the volumes that an application mounts, in the order of its file.
 func Volumes(w World) []Volume {
 	volumes := []Volume{}
 	for i := range w.App.Spec.Volumes {
@@ -59,16 +59,16 @@ func replicas(spec *tarnv1.AppSpec) int32 {
 	return *spec.Replicas
 }
 
-// observed says whether the status is about the spec at hand.
+// observed says whether the status is about the current spec.
 func observed(app *tarnv1.App) bool { return app.Status.ObservedGeneration == app.Generation }
 
-// refused says whether the controller could not do what the spec at hand asks for.
+// refused says whether the controller rejected the current spec.
 func (w World) refused() bool {
 	deployed := meta.FindStatusCondition(w.App.Status.Conditions, tarnv1.ConditionDeployed)
 	return observed(w.App) && deployed != nil && deployed.Status == metav1.ConditionFalse && deployed.Reason == tarnv1.ReasonRefused
 }
 
-// state is how an application is, by what its controller says.
+// state returns the state of an application and a message, as reported by its controller.
 func state(app *tarnv1.App) (Status, string) {
 	deployed := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionDeployed)
 	ready := meta.FindStatusCondition(app.Status.Conditions, tarnv1.ConditionReady)
@@ -101,7 +101,7 @@ func said(condition *metav1.Condition, otherwise string) string {
 	return condition.Message
 }
 
-// mounted is a volume of the spec.
+// mounted returns a volume of the spec.
 func (w World) mounted(v *tarnv1.AppVolume) Volume {
 	view := Volume{
 		Name: v.Name, ClaimName: appspec.ClaimName(w.App.Name, v.Name), SizeGi: v.SizeGi, Status: VolumeMissing,
@@ -121,16 +121,16 @@ func (w World) mounted(v *tarnv1.AppVolume) Volume {
 	return view
 }
 
-// detached is a volume that is not mounted.
+// detached returns a volume that is not mounted.
 func (w World) detached(claim *corev1.PersistentVolumeClaim) Volume {
 	view := Volume{Name: claim.Labels[tarnv1.LabelAppVolume], ClaimName: claim.Name, PreserveOnDelete: w.outlives(claim)}
 	view.live(claim)
 	return view
 }
 
-// outlives says that a claim that is not mounted stays when the application goes: it is
-// to be preserved, or no deploy of this application has mounted it. That is in the
-// controller's records, and shows in the status.
+// outlives says whether an unmounted claim stays when the application is deleted. It stays if it is
+// marked to be preserved, or if no deploy of this application has mounted it. The latter shows in
+// the claim's annotation and the status.
 func (w World) outlives(claim *corev1.PersistentVolumeClaim) bool {
 	listed := func(v tarnv1.AppVolumeStatus) bool { return v.ClaimName == claim.Name }
 	status := &w.App.Status
@@ -159,7 +159,7 @@ func (v *Volume) live(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// growth says how far the growth of a bound volume is, where one is under way.
+// growth fills in how far the expansion of a bound volume is.
 func (v *Volume) growth(claim *corev1.PersistentVolumeClaim, wantedGi int64) {
 	if v.Status != VolumeBound {
 		return
@@ -179,8 +179,8 @@ func (v *Volume) growth(claim *corev1.PersistentVolumeClaim, wantedGi int64) {
 	}
 }
 
-// growing says whether a volume is being made larger, so that the end of that is to be
-// awaited. Where there is to be no pod, a file system that grows with the next one is not.
+// growing says whether a caller should wait for a volume's expansion. If the application has no
+// pods, it need not wait for a file system that only grows with the next pod.
 func (w World) growing(v Volume, pods int32) bool {
 	if v.Status != VolumeResizing && v.Status != VolumeResizeFailed {
 		return false
@@ -189,8 +189,8 @@ func (w World) growing(v Volume, pods int32) bool {
 	return pods > 0 || claim == nil || !awaitsPod(claim)
 }
 
-// awaitsPod says whether the storage of a claim has grown, and its file system follows
-// when a pod that uses it is started.
+// awaitsPod says whether a claim's storage has grown, but its file system grows only when a pod
+// that uses it is started.
 func awaitsPod(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimNodeResizePending ||
 		slices.ContainsFunc(claim.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
@@ -198,7 +198,7 @@ func awaitsPod(claim *corev1.PersistentVolumeClaim) bool {
 		})
 }
 
-// unmounted are the application's claims that the spec does not name, by name.
+// unmounted returns the application's claims that the spec does not name, sorted by name.
 func (w World) unmounted() []*corev1.PersistentVolumeClaim {
 	var claims []*corev1.PersistentVolumeClaim
 	for _, claim := range w.Claims {

@@ -11,20 +11,20 @@ import (
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
-// gi is the bytes of a GiB.
+// gi is a GiB in bytes.
 const gi = 1 << 30
 
-// World is what there is of an application.
+// World is an application and the objects around it.
 type World struct {
 	// App is the application; never nil.
 	App *tarnv1.App
-	// Claims are those with the label of the application, and those that merely have a
-	// name it wants, by name.
+	// Claims are the claims with the label of the application, and those that only have a name
+	// which it wants. They are keyed by name.
 	Claims map[string]*corev1.PersistentVolumeClaim
-	// Classes are the storage classes that matter, by name.
+	// Classes are the storage classes that a decision needs, by name.
 	Classes map[string]*storagev1.StorageClass
-	// Hidden are the names of those that whoever asks may not read. What they allow is
-	// left to the controller, which may.
+	// Hidden are the names of classes that the caller may not read. The controller may read them,
+	// and decides what they allow.
 	Hidden map[string]bool
 	// Defaults are the classes of volumes that name none, by access mode.
 	Defaults map[appspec.AccessMode]string
@@ -35,14 +35,13 @@ func Owned(claim *corev1.PersistentVolumeClaim, app, volume string) bool {
 	return claim.Labels[tarnv1.LabelApp] == app && claim.Labels[tarnv1.LabelAppVolume] == volume
 }
 
-// claim gives the claim of a volume, nil if there is none, and whether it is the
-// application's.
+// claim returns the claim of a volume, nil if there is none, and whether it is the application's.
 func (w World) claim(volume string) (claim *corev1.PersistentVolumeClaim, ours bool) {
 	claim = w.Claims[appspec.ClaimName(w.App.Name, volume)]
 	return claim, claim != nil && Owned(claim, w.App.Name, volume)
 }
 
-// wanted gives a volume of the spec, nil if there is none.
+// wanted returns a volume of the spec, nil if there is none.
 func (w World) wanted(name string) *tarnv1.AppVolume {
 	i := slices.IndexFunc(w.App.Spec.Volumes, func(v tarnv1.AppVolume) bool { return v.Name == name })
 	if i < 0 {
@@ -51,7 +50,7 @@ func (w World) wanted(name string) *tarnv1.AppVolume {
 	return &w.App.Spec.Volumes[i]
 }
 
-// ClassName is the class of a volume that has yet to be made.
+// ClassName returns the class of a volume that is not created yet.
 func (w World) ClassName(v tarnv1.AppVolume) string {
 	if v.StorageClass != "" {
 		return v.StorageClass
@@ -62,7 +61,7 @@ func (w World) ClassName(v tarnv1.AppVolume) string {
 	return w.Defaults[appspec.ReadWriteOnce]
 }
 
-// longMode is an access mode as Kubernetes writes it.
+// longMode returns an access mode as Kubernetes spells it.
 func longMode(mode appspec.AccessMode) corev1.PersistentVolumeAccessMode {
 	if mode == appspec.ReadWriteMany {
 		return corev1.ReadWriteMany
@@ -70,7 +69,7 @@ func longMode(mode appspec.AccessMode) corev1.PersistentVolumeAccessMode {
 	return corev1.ReadWriteOnce
 }
 
-// ModeOf is the access mode that says most of a live claim.
+// ModeOf returns the most permissive access mode of a live claim.
 func ModeOf(claim *corev1.PersistentVolumeClaim) corev1.PersistentVolumeAccessMode {
 	for _, m := range []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany, corev1.ReadOnlyMany, corev1.ReadWriteOnce} {
 		if slices.Contains(claim.Spec.AccessModes, m) {
@@ -83,12 +82,12 @@ func ModeOf(claim *corev1.PersistentVolumeClaim) corev1.PersistentVolumeAccessMo
 	return corev1.ReadWriteOnce
 }
 
-// Single says whether an access mode keeps an application to one pod.
+// Single says whether an access mode limits an application to one pod.
 func Single(mode corev1.PersistentVolumeAccessMode) bool {
 	return mode == corev1.ReadWriteOnce || mode == corev1.ReadWriteOncePod
 }
 
-// ClassOf is the class of a live claim, empty if it has none.
+// ClassOf returns the class of a live claim, empty if it has none.
 func ClassOf(claim *corev1.PersistentVolumeClaim) string {
 	if claim.Spec.StorageClassName == nil {
 		return ""
@@ -96,7 +95,7 @@ func ClassOf(claim *corev1.PersistentVolumeClaim) string {
 	return *claim.Spec.StorageClassName
 }
 
-// requested is how large a claim asks to be, capacity how large it is, in bytes.
+// requested is the size that a claim requests, in bytes; capacity is the size that it has.
 func requested(claim *corev1.PersistentVolumeClaim) int64 {
 	return bytes(claim.Spec.Resources.Requests)
 }
@@ -111,7 +110,7 @@ func bytes(list corev1.ResourceList) int64 {
 	return quantity.Value()
 }
 
-// current is the size below which a volume can never go again, in bytes.
+// current returns the size below which a volume can never shrink, in bytes.
 func current(claim *corev1.PersistentVolumeClaim) int64 {
 	return max(requested(claim), capacity(claim))
 }

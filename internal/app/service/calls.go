@@ -1,10 +1,9 @@
-// Package service performs the calls on applications over a Kubernetes client: it reads
-// what there is live, asks app/plan what the call comes to, and writes App objects. The
-// REST server calls it for whoever it has let in, the command line with its user's own
-// rights.
+// Package service performs the calls on applications with a Kubernetes client. It reads the live
+// objects, asks app/plan what the call does, and writes App objects. The REST server calls it for
+// callers that it has authorized; the command line calls it with its user's own rights.
 //
-// It makes no claim and no pod: the apps controller does, of the App objects. It knows
-// nothing of HTTP.
+// It creates no claim and no pod: the apps controller does that for each App. It knows nothing of
+// HTTP.
 package service
 
 import (
@@ -24,34 +23,34 @@ import (
 	"tarn.dev/tarn/internal/kubelet"
 )
 
-// Calls performs calls. Every error that is about the call rather than about the way to
-// the API server is an *appplan.Error.
+// Calls performs calls. Every error about the call is an *appplan.Error, unlike errors of the
+// connection to the API server.
 type Calls struct {
-	// Client reads and writes live.
+	// Client reads and writes without a cache.
 	Client client.WithWatch
-	// Writer writes Apps in its place, with the caller's own rights; nil is Client.
+	// Writer writes Apps instead of Client, with the caller's own rights; nil means Client.
 	Writer client.Writer
-	// Classes are those of volumes that name none, by access mode; nil means
+	// Classes are the storage classes of volumes that name none, by access mode. Nil means
 	// appspec.DefaultClasses.
 	Classes map[appspec.AccessMode]string
-	// Used tells how full the file systems of volumes are, by the names of the claims of one
-	// namespace that pods with some labels use; claims of which that is not known are
-	// left out. Nil knows of none.
+	// Used returns the usage of volumes' file systems, by claim name. It covers the claims in a
+	// namespace that pods with these labels use. Claims of unknown usage are missing. Nil means
+	// that no usage is known.
 	Used func(ctx context.Context, namespace string, labels map[string]string) map[string]kubelet.Usage
 
-	// MaxApps is how many applications a namespace may have before Create makes no more; 0
-	// is any number. Two calls at once may pass it by one.
+	// MaxApps is the number of applications at which Create stops creating more in a namespace; 0
+	// means no limit. Two concurrent calls may exceed it by one.
 	MaxApps int
-	// Verdict is how long a resize waits to hear whether Kubernetes takes it; 0 is not at
-	// all.
+	// Verdict is how long a resize waits to hear whether Kubernetes accepts it; 0 means that it
+	// does not wait.
 	Verdict time.Duration
 
 	turns turns
-	// of is what a copy for one caller was made from.
+	// of is the Calls that As has copied.
 	of *Calls
 }
 
-// As gives the same calls, with Apps written by a client of the caller's.
+// As returns the same calls, which write Apps with the caller's client.
 func (c *Calls) As(writer client.Writer) *Calls {
 	return &Calls{Client: c.Client, Writer: writer, Classes: c.Classes, Used: c.Used, MaxApps: c.MaxApps, Verdict: c.Verdict, of: c}
 }
@@ -71,7 +70,7 @@ func (c *Calls) turn(ctx context.Context, app client.ObjectKey) (done func(), er
 	return c.turns.take(ctx, app)
 }
 
-// Create takes an id for an application. Nothing runs until it is deployed.
+// Create reserves an id for an application. Nothing runs until it is deployed.
 func (c *Calls) Create(ctx context.Context, namespace, id string) (*appplan.App, error) {
 	if err := appplan.CheckNames(namespace, id); err != nil {
 		return nil, err
@@ -84,7 +83,7 @@ func (c *Calls) Create(ctx context.Context, namespace, id string) (*appplan.App,
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return nil, appplan.Errorf(appplan.Conflict, "app '%s' exists already: choose another id", id)
-	case apierrors.IsNotFound(err): // nothing else can be missing
+	case apierrors.IsNotFound(err): // only the namespace can be missing
 		return nil, appplan.Errorf(appplan.NotFound, "namespace '%s' not found", namespace)
 	case apierrors.HasStatusCause(err, "NamespaceTerminating"):
 		return nil, appplan.Errorf(appplan.Conflict, "namespace '%s' is being deleted", namespace)
@@ -99,7 +98,7 @@ func (c *Calls) Create(ctx context.Context, namespace, id string) (*appplan.App,
 	return &view, nil
 }
 
-// List gives the applications of a namespace, by id, without command, args and env.
+// List returns the applications of a namespace, sorted by id, without command, args and env.
 func (c *Calls) List(ctx context.Context, namespace string) ([]appplan.App, error) {
 	if err := appplan.CheckNamespace(namespace); err != nil {
 		return nil, err
@@ -115,7 +114,7 @@ func (c *Calls) List(ctx context.Context, namespace string) ([]appplan.App, erro
 	return views, nil
 }
 
-// Get gives one application.
+// Get returns one application.
 func (c *Calls) Get(ctx context.Context, namespace, id string) (*appplan.App, error) {
 	w, err := c.world(ctx, namespace, id)
 	if err != nil {
@@ -125,8 +124,7 @@ func (c *Calls) Get(ctx context.Context, namespace, id string) (*appplan.App, er
 	return &view, nil
 }
 
-// Volumes gives the volumes an application mounts, with the bytes that are in use where
-// that is known.
+// Volumes returns the volumes that an application mounts, with the bytes in use if known.
 func (c *Calls) Volumes(ctx context.Context, namespace, id string) ([]appplan.Volume, error) {
 	w, err := c.world(ctx, namespace, id)
 	if err != nil {
@@ -140,8 +138,8 @@ func (c *Calls) Volumes(ctx context.Context, namespace, id string) ([]appplan.Vo
 	return volumes, nil
 }
 
-// tellUsed says of volumes how full they are. A file system that is larger than its
-// volume, rounded as it may be, is shared: nobody knows how much of it is the volume's.
+// tellUsed fills in how full volumes are. It skips a file system that is more than a tenth larger
+// than its volume: others share it, so the volume's own part is unknown.
 func tellUsed(volumes []appplan.Volume, used map[string]kubelet.Usage) {
 	for i := range volumes {
 		v := &volumes[i]
@@ -151,8 +149,8 @@ func tellUsed(volumes []appplan.Volume, used map[string]kubelet.Usage) {
 	}
 }
 
-// Plan says what Deploy would do to an application that is there, or with isNew to one
-// that is to be created first.
+// Plan says what Deploy would do to an existing application. With isNew, it does so for an
+// application that is to be created first.
 func (c *Calls) Plan(ctx context.Context, namespace, id string, source appplan.Source, isNew bool) (*appplan.Plan, error) {
 	if err := appplan.CheckNames(namespace, id); err != nil {
 		return nil, err
@@ -178,8 +176,7 @@ func (c *Calls) Plan(ctx context.Context, namespace, id string, source appplan.S
 	return &decision.Plan, nil
 }
 
-// Deploy makes a file what the application is to be. Whatever is refused, nothing of it
-// is done.
+// Deploy makes a file the new spec of the application. If any part is rejected, nothing is changed.
 func (c *Calls) Deploy(ctx context.Context, namespace, id string, source appplan.Source) (*appplan.Deployed, error) {
 	if err := appplan.CheckNames(namespace, id); err != nil {
 		return nil, err
@@ -229,8 +226,8 @@ func (c *Calls) Scale(ctx context.Context, namespace, id string, replicas int32)
 	return &view, nil
 }
 
-// Resize asks for a volume to be made larger, and does not wait for it. What Kubernetes
-// refuses at once, as for a quota, is an error with its cause, and nothing is changed.
+// Resize requests a larger size for a volume, and does not wait for the expansion. If Kubernetes
+// rejects the size at once, for instance by a quota, it returns that error and changes nothing.
 func (c *Calls) Resize(ctx context.Context, namespace, id, volume string, sizeGi int64) (*appplan.Resized, error) {
 	if err := appplan.CheckVolume(namespace, id, volume); err != nil {
 		return nil, err
@@ -260,7 +257,9 @@ func (c *Calls) Resize(ctx context.Context, namespace, id, volume string, sizeGi
 	}
 	err := c.change(ctx, namespace, id, nil, ask, func(w *appplan.World) { asked = w.App })
 	if err == nil && again {
-		// It was refused: to ask for it once more would change nothing, and be heard by nobody.
+		// The spec requests this size already, but Kubernetes has rejected it. The same request
+		// would change nothing, so the controller would not retry. The first write has withdrawn
+		// it; this one requests it again.
 		err = c.change(ctx, namespace, id, nil, ask, func(w *appplan.World) { asked = w.App })
 	}
 	if err != nil {
@@ -273,7 +272,7 @@ func (c *Calls) Resize(ctx context.Context, namespace, id, volume string, sizeGi
 	return &answer, nil
 }
 
-// Delete has an application deleted; its controller takes down what it is made of.
+// Delete requests the deletion of an application. Its controller deletes its objects.
 func (c *Calls) Delete(ctx context.Context, namespace, id string) (*appplan.Deletion, error) {
 	w, err := c.world(ctx, namespace, id)
 	if err != nil {
@@ -286,7 +285,7 @@ func (c *Calls) Delete(ctx context.Context, namespace, id string) (*appplan.Dele
 	uid := w.App.UID
 	err = c.writer().Delete(ctx, w.App, client.Preconditions{UID: &uid})
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // another has the id by now
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // another application has the id by now
 		return nil, appplan.AppNotFound(id)
 	case err != nil:
 		return nil, c.unwritten(err, "deleting app '%s'", id)
@@ -294,15 +293,15 @@ func (c *Calls) Delete(ctx context.Context, namespace, id string) (*appplan.Dele
 	return &answer, nil
 }
 
-// Pauses between two attempts at a write that others come before.
+// Pauses between two attempts at a write that conflicts with other writers.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = 200 * time.Millisecond
 )
 
-// change computes a change of an application's spec and writes it, anew whenever another
-// writer came first: no write of anybody's is lost. decide changes w.App.Spec, after is
-// called when that is written; nil for nothing.
+// change changes an application's spec. If another writer has changed the App since it was read, it
+// decides again on the new version, so no write is lost. decide changes w.App.Spec. after is called
+// once that is written; it may be nil.
 func (c *Calls) change(ctx context.Context, namespace, id string, file *appspec.File, decide func(*appplan.World) error, after func(*appplan.World)) error {
 	done, err := c.turn(ctx, client.ObjectKey{Namespace: namespace, Name: id})
 	if err != nil {
@@ -326,7 +325,7 @@ func (c *Calls) change(ctx context.Context, namespace, id string, file *appspec.
 			return err
 		}
 		if !appplan.Same(&before.Spec, &app.Spec) {
-			err = c.writer().Update(ctx, app) // the version that was read, by the verb that was asked for
+			err = c.writer().Update(ctx, app) // an update of the version that was read, by the verb that the caller is authorized for
 		}
 		switch {
 		case apierrors.IsConflict(err):
@@ -348,8 +347,8 @@ func (c *Calls) change(ctx context.Context, namespace, id string, file *appspec.
 	}
 }
 
-// failed makes an error of a call of one of the API server's. What the schema refuses
-// is the caller's to mend; what nobody expected is passed on as it is.
+// failed turns an error of the API server into one of the call. A spec that the schema rejects is
+// the caller's error. Unexpected errors keep their text.
 func failed(err error, format string, args ...any) error {
 	code := appplan.Internal
 	switch {
@@ -362,8 +361,8 @@ func failed(err error, format string, args ...any) error {
 	return &appplan.Error{Code: code, Message: cause.Error(), Cause: cause}
 }
 
-// unwritten makes an error of a write. What the caller's own rights end at, or a quota or a
-// policy refuses, is the caller's to hear.
+// unwritten returns the error of a write. If the caller lacks a right, or a quota or policy rejects
+// the write, the error says so to the caller.
 func (c *Calls) unwritten(err error, format string, args ...any) error {
 	if c.Writer != nil {
 		switch reason := fmt.Sprintf(format, args...); {

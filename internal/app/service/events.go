@@ -15,9 +15,9 @@ import (
 	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
-// Events calls yield with the application as it is, and again with each change of it,
-// until nothing is under way any more or it is gone. It ends with yield's first error,
-// and with ctx, whose deadline yields Expired.
+// Events calls yield with the application, and again after each change. It ends when nothing is in
+// progress any more, or the application is gone. It also ends with yield's first error, and with
+// ctx; if that reaches its deadline, it first yields Expired.
 func (c *Calls) Events(ctx context.Context, namespace, id string, yield func(appplan.Event) error) error {
 	if err := appplan.CheckNames(namespace, id); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (c *Calls) Events(ctx context.Context, namespace, id string, yield func(app
 		if f.over {
 			return nil
 		}
-		// An API server that breaks off every watch is not to be asked without end.
+		// Pause, because an API server may break off every watch at once.
 		select {
 		case <-ctx.Done():
 		case <-time.After(lastPause):
@@ -49,18 +49,17 @@ func (c *Calls) Events(ctx context.Context, namespace, id string, yield func(app
 	return nil
 }
 
-// follower tells of one application.
+// follower reports the changes of one application.
 type follower struct {
 	calls *Calls
 	uid   types.UID
 	yield func(appplan.Event) error
-	// last is what was told last.
+	// last is the application as last reported.
 	last *appplan.App
 	over bool
 }
 
-// follow tells of an application and of its changes until the watch breaks off, which is
-// no error.
+// follow reports an application and its changes until the watch breaks off, which is no error.
 func (f *follower) follow(ctx context.Context, app *tarnv1.App) error {
 	if err := f.look(ctx, app); err != nil || f.over {
 		return err
@@ -75,7 +74,7 @@ func (f *follower) follow(ctx context.Context, app *tarnv1.App) error {
 		now, is := change.Object.(*tarnv1.App)
 		switch {
 		case change.Type == watch.Error || !is:
-			return nil // too old a version, or the server restarts: read anew
+			return nil // the version is too old, or the server restarts: the caller reads again
 		case change.Type == watch.Deleted || now.UID != f.uid:
 			return f.tell(appplan.Deleted)
 		}
@@ -86,7 +85,7 @@ func (f *follower) follow(ctx context.Context, app *tarnv1.App) error {
 	return nil
 }
 
-// look tells of an application if it is otherwise than it was told last.
+// look reports an application if it has changed since the last report.
 func (f *follower) look(ctx context.Context, app *tarnv1.App) error {
 	w, err := f.calls.around(ctx, app, nil)
 	if err != nil {
@@ -112,7 +111,7 @@ func (f *follower) tell(kind appplan.EventKind) error {
 	return f.yield(event)
 }
 
-// ended is how it ends when ctx does, or with an error.
+// ended returns how the stream ends after err, or after ctx has ended.
 func (f *follower) ended(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return f.tell(appplan.Expired)

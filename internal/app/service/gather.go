@@ -17,7 +17,7 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// world is an application with what is around it.
+// world reads an application and the objects around it.
 func (c *Calls) world(ctx context.Context, namespace, id string) (*appplan.World, error) {
 	if err := appplan.CheckNames(namespace, id); err != nil {
 		return nil, err
@@ -41,8 +41,8 @@ func (c *Calls) app(ctx context.Context, namespace, id string) (*tarnv1.App, err
 	return app, nil
 }
 
-// around reads the claims of an application, those that have a name which it or the file
-// wants, and the classes that matter for both. file may be nil.
+// around reads the claims of an application, and other claims with a name that it or the file
+// wants. It also reads the storage classes of both. file may be nil.
 func (c *Calls) around(ctx context.Context, app *tarnv1.App, file *appspec.File) (*appplan.World, error) {
 	w := c.empty(app)
 	claims := &corev1.PersistentVolumeClaimList{}
@@ -66,7 +66,7 @@ func (c *Calls) around(ctx context.Context, app *tarnv1.App, file *appspec.File)
 	}
 	for _, name := range w.ClassNames(file) {
 		class, err := kube.Get(ctx, c.Client, client.ObjectKey{Name: name}, &storagev1.StorageClass{})
-		if apierrors.IsForbidden(err) { // a user's own rights end at the namespace
+		if apierrors.IsForbidden(err) { // a user's rights may cover only the namespace
 			w.Hidden[name] = true
 			continue
 		}
@@ -91,7 +91,7 @@ func (c *Calls) empty(app *tarnv1.App) *appplan.World {
 	}
 }
 
-// names are the names of the claims that an application and a file want.
+// names returns the names of the claims that an application and a file want.
 func names(app *tarnv1.App, file *appspec.File) []string {
 	var all []string
 	for i := range app.Spec.Volumes {
@@ -106,10 +106,10 @@ func names(app *tarnv1.App, file *appspec.File) []string {
 	return slices.Compact(all)
 }
 
-// page is how many objects are read at once: a hundred of the largest Apps are 25 MiB.
+// page is how many objects are read at once. A hundred of the largest Apps take 25 MiB.
 const page = 100
 
-// eachPage reads a list page by page into list, and calls after with each in it.
+// eachPage reads a list page by page into list, and calls after once each page is there.
 func (c *Calls) eachPage(ctx context.Context, list client.ObjectList, after func(), options ...client.ListOption) error {
 	for {
 		next := append(slices.Clone(options), client.Limit(page), client.Continue(list.GetContinue()))
@@ -122,7 +122,7 @@ func (c *Calls) eachPage(ctx context.Context, list client.ObjectList, after func
 	}
 }
 
-// room refuses one more application in a namespace that is full.
+// room rejects a new application in a namespace that has reached its limit.
 func (c *Calls) room(ctx context.Context, namespace string) error {
 	if c.MaxApps == 0 {
 		return nil
@@ -138,8 +138,8 @@ func (c *Calls) room(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// all are the applications of a namespace, by id, with the claims that are theirs, and
-// without command, args and env, which may be large.
+// all reads the applications of a namespace with their claims, sorted by id. It drops command, args
+// and env, which may be large.
 func (c *Calls) all(ctx context.Context, namespace string) ([]appplan.World, error) {
 	apps, some := &tarnv1.AppList{}, &tarnv1.AppList{}
 	err := c.eachPage(ctx, some, func() {

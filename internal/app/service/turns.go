@@ -7,21 +7,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// turns has the changes of one application that come at once to one process made one
-// after the other: each would only overtake the others' write and be overtaken by it, as
-// many times as there are of them. Its zero value is ready.
+// turns serializes the changes to one application within one process. Without it, concurrent
+// changes would conflict with each other, and each would be retried many times. Its zero value is
+// ready.
 type turns struct {
 	mu sync.Mutex
 	of map[client.ObjectKey]*turn
 }
 
-// turn is the right to change one application: who can put something into taken has it.
+// turn is the right to change one application. The goroutine that has put something into taken
+// holds it.
 type turn struct {
 	taken chan struct{}
-	users int // who has it or waits for it
+	users int // holder and waiters
 }
 
-// take waits for the right to change an application. Whoever gets it calls done.
+// take waits for the right to change an application. The caller must call done afterwards.
 func (t *turns) take(ctx context.Context, app client.ObjectKey) (done func(), err error) {
 	t.mu.Lock()
 	if t.of == nil {

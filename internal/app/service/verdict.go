@@ -14,14 +14,15 @@ import (
 	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
-// DefaultVerdict is how long a resize waits to hear whether Kubernetes takes it. The
-// controller asks within some hundredths of a second, on a machine that is overrun within
-// seconds; where none runs the answer does not wait for it.
+// DefaultVerdict is how long a resize waits to hear whether Kubernetes accepts it. The controller
+// asks Kubernetes within some hundredths of a second, or within seconds on an overloaded machine.
+// If no controller runs, the call still returns after this time.
 const DefaultVerdict = 10 * time.Second
 
-// heard waits until the controller has had Kubernetes take the size of a volume, and
-// gives why it was refused, as by a quota. It is empty where nothing is heard in time, or
-// somebody changed the application meanwhile: how it goes on is in the events.
+// heard waits until the controller has asked Kubernetes for the new size of a volume. It returns
+// why Kubernetes rejected the size, for instance by a quota. It returns an empty string if the size
+// is accepted, if no answer comes in time, or if the application was changed meanwhile. Then the
+// events show the progress.
 func (c *Calls) heard(ctx context.Context, asked *tarnv1.App, volume string, sizeGi int64) string {
 	if c.Verdict == 0 {
 		return ""
@@ -31,7 +32,7 @@ func (c *Calls) heard(ctx context.Context, asked *tarnv1.App, volume string, siz
 	changes, err := c.Client.Watch(ctx, &tarnv1.AppList{}, client.InNamespace(asked.Namespace), client.MatchingFields{"metadata.name": asked.Name},
 		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: asked.ResourceVersion}})
 	if err != nil {
-		return "" // the size is asked for; who wants to know more follows the events
+		return "" // the size is requested already; the events show the result
 	}
 	defer changes.Stop()
 	for change := range changes.ResultChan() {
@@ -46,9 +47,9 @@ func (c *Calls) heard(ctx context.Context, asked *tarnv1.App, volume string, siz
 	return ""
 }
 
-// verdict is what the controller says of a size that a volume was asked to have: why it
-// is refused, empty where it is taken, and whether it is known yet. A size that is taken
-// counts, whatever else of the application is refused.
+// verdict reads from the status whether a volume's new size was rejected, and why. refused is empty
+// for an accepted size. known says whether the controller has decided. An accepted size counts even
+// if other parts of the application are rejected.
 func verdict(app *tarnv1.App, volume string, sizeGi int64) (refused string, known bool) {
 	if app.Status.ObservedGeneration != app.Generation {
 		return "", false
@@ -68,10 +69,10 @@ func verdict(app *tarnv1.App, volume string, sizeGi int64) (refused string, know
 	return "", deployed.Status == metav1.ConditionTrue
 }
 
-// takeBack makes a size that Kubernetes refused be asked for no more, so that it is not
-// what happens when a quota is raised one day. Whatever has changed since stays.
+// takeBack withdraws a size that Kubernetes has rejected. Otherwise the volume would grow when the
+// quota is raised one day. It changes nothing if the application was changed since.
 func (c *Calls) takeBack(ctx context.Context, asked *tarnv1.App, volume string, beforeGi int64) {
-	// Where it fails the size is forgotten by the next deploy or resize.
+	// If this fails, the next deploy or resize withdraws the size.
 	_ = c.change(ctx, asked.Namespace, asked.Name, nil, func(w *appplan.World) error {
 		if w.App.UID != asked.UID || w.App.Generation != asked.Generation {
 			return nil

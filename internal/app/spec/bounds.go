@@ -11,8 +11,8 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// unreadable says why no decoder should be given a text, and from which byte on; empty
-// where one may be.
+// unreadable says why a text must not be decoded, and from which byte on. why is empty if it may
+// be.
 func unreadable(text []byte) (why string, at int) {
 	switch {
 	case len(text) > MaxBytes:
@@ -23,10 +23,10 @@ func unreadable(text []byte) (why string, at int) {
 	return "", 0
 }
 
-// withoutMark is text without the byte order mark that some editors begin a file with.
+// withoutMark returns text without the byte order mark that some editors write at the start.
 func withoutMark(text []byte) []byte { return bytes.TrimPrefix(text, []byte("\ufeff")) }
 
-// notUTF8 is where a text ceases to be UTF-8.
+// notUTF8 returns the first byte that is not UTF-8.
 func notUTF8(text []byte) int {
 	at := 0
 	for at < len(text) {
@@ -39,7 +39,7 @@ func notUTF8(text []byte) int {
 	return at
 }
 
-// placed gives what is wrong with TOML from a byte on its line and column.
+// placed returns a problem in TOML at a byte, converted to line and column.
 func placed(text []byte, at int, why string) Problems {
 	before := text[:at]
 	return Problems{{Line: bytes.Count(before, []byte("\n")) + 1, Column: at - bytes.LastIndexByte(before, '\n'), Message: why}}
@@ -47,8 +47,8 @@ func placed(text []byte, at int, why string) Problems {
 
 var crowded = fmt.Sprintf("the file has too many keys and list items; the limit is %d", maxKeys)
 
-// sparse refuses TOML with too many keys: the decoder compares each with those before
-// it, so that a text of MaxBytes could keep it busy for half a minute.
+// sparse rejects TOML with too many keys. The decoder compares each key with all earlier ones, so a
+// text of MaxBytes could take it half a minute.
 func sparse(text []byte) Problems {
 	var parser unstable.Parser
 	parser.Reset(text)
@@ -61,14 +61,14 @@ func sparse(text []byte) Problems {
 	return nil
 }
 
-// begins is the byte at which a line of TOML has its first key.
+// begins returns the byte at which the first key of a TOML line starts.
 func begins(node *unstable.Node) int {
 	keys := node.Key()
 	keys.Next()
 	return int(keys.Node().Raw.Offset)
 }
 
-// keysIn adds the keys and list items of a node to a number, up to where they are too many.
+// keysIn adds the keys and list items of a node to n. It stops counting above maxKeys.
 func keysIn(node *unstable.Node, n int) int {
 	for children := node.Children(); n <= maxKeys && children.Next(); {
 		child := children.Node()
@@ -80,7 +80,7 @@ func keysIn(node *unstable.Node, n int) int {
 	return n
 }
 
-// scanner reads a JSON text for what its decoder would not tell of.
+// scanner finds what the JSON decoder does not report.
 type scanner struct {
 	decoder *json.Decoder
 	// n counts values.
@@ -91,8 +91,8 @@ type scanner struct {
 // errCrowded ends a scan of a text with too many values.
 var errCrowded = errors.New("too many values")
 
-// scanJSON finds the keys that an object has twice, of which the decoder would take the
-// last, and refuses too many. A text that is no JSON it leaves to the decoder.
+// scanJSON finds keys that an object has twice; the decoder would silently use the last one. It
+// also rejects a text with too many values. A text that is not JSON is left to the decoder.
 func scanJSON(text []byte) (twice []Problem, refused Problems) {
 	s := scanner{decoder: json.NewDecoder(bytes.NewReader(text))}
 	s.decoder.UseNumber()
@@ -102,7 +102,7 @@ func scanJSON(text []byte) (twice []Problem, refused Problems) {
 	return s.twice, nil
 }
 
-// value reads the value of a path.
+// value reads the value at a path.
 func (s *scanner) value(path string) error {
 	if s.n++; s.n > maxKeys {
 		return errCrowded
@@ -119,7 +119,7 @@ func (s *scanner) value(path string) error {
 			if err != nil {
 				return err
 			}
-			name, _ = key.(string) // nothing else is a key
+			name, _ = key.(string) // a key is always a string
 			if seen[name] {
 				s.twice = append(s.twice, Problem{Key: spoken(join(path, name)), Message: "is set twice: remove one"})
 			}

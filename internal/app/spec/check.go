@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// checker turns a document into a File and collects what is wrong on the way.
+// checker turns a document into a File and collects its problems.
 type checker struct {
 	doc      document
 	problems []Problem
@@ -73,7 +73,7 @@ func (c *checker) app(root section) App {
 	return app
 }
 
-// hidden says of a character that nobody sees it as one.
+// hidden says whether a character is invisible.
 func hidden(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
@@ -98,7 +98,7 @@ func (c *checker) env(app section) map[string]string {
 	return env
 }
 
-// secretKey is SECRET/KEY, by the names that Kubernetes allows.
+// secretKey matches SECRET/KEY, with the names that Kubernetes allows.
 var secretKey = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]{1,253}$`)
 
 func (c *checker) secrets(app section) map[string]string {
@@ -216,7 +216,7 @@ func (c *checker) together(f *File) {
 	}
 }
 
-// pair checks two volumes against each other; what is wrong is told of the later.
+// pair checks two volumes against each other. A problem is reported for the later one.
 func (c *checker) pair(f *File, first, second int) {
 	a, b, here := &f.Volumes[first], &f.Volumes[second], "volumes."+strconv.Itoa(second)
 	if a.Name != "" && a.Name == b.Name {
@@ -237,8 +237,8 @@ func (c *checker) problem(path, message string) {
 	c.problems = append(c.problems, c.said(path, message))
 }
 
-// said gives a message its place: that of the key, or of the table it is missing in; a
-// table that is missing belongs at the beginning.
+// said gives a message its place: that of the key, or of the table where the key is missing. The
+// place of a missing table is the beginning of the file.
 func (c *checker) said(path, message string) Problem {
 	at, known := c.doc.at[path]
 	for table := path; !known; at, known = c.doc.at[table] {
@@ -256,7 +256,7 @@ func (c *checker) said(path, message string) Problem {
 
 var number = regexp.MustCompile(`\.(\d+)(\.|$)`)
 
-// spoken is a path as people write it: volumes[1].size.
+// spoken returns a path as users write it: volumes[1].size.
 func spoken(path string) string { return number.ReplaceAllString(path, "[$1]$2") }
 
 func notLabel(name string) string {
@@ -266,7 +266,7 @@ func notLabel(name string) string {
 	return fmt.Sprintf("%q is not a valid name: write lower-case letters, digits and -, beginning and ending with a letter or digit, at most 63", name)
 }
 
-// tooLong refuses more letters than there may be.
+// tooLong rejects a text with more than most characters.
 func tooLong(text string, most int) string {
 	n := utf8.RuneCountInString(text)
 	if n <= most {
@@ -275,7 +275,7 @@ func tooLong(text string, most int) string {
 	return fmt.Sprintf("%.20q... has %d characters: write at most %d", text, n, most)
 }
 
-// reserved are folders a container needs as they are, or that are Tarn's.
+// reserved are directories that a container needs unchanged, or that are Tarn's.
 var reserved = []string{"/proc", "/sys", "/dev", "/pav", "/run/secrets", "/var/run/secrets"}
 
 func badMountPath(path string) string {
@@ -290,7 +290,7 @@ func badMountPath(path string) string {
 	case strings.ContainsFunc(path, func(r rune) bool { return r == ':' || r != ' ' && hidden(r) }):
 		return fmt.Sprintf("%q contains a character that a mount path cannot: %s", path, remedy)
 	case path != clean(path):
-		if bad := badMountPath(clean(path)); bad != "" { // what is written instead must not be refused next
+		if bad := badMountPath(clean(path)); bad != "" { // the proposed path must not be rejected in turn
 			return fmt.Sprintf("%q is %q in its plain form: %s", path, clean(path), bad)
 		}
 		return fmt.Sprintf("%q is not the plain form of the path: write %q", path, clean(path))
@@ -303,10 +303,10 @@ func badMountPath(path string) string {
 	return ""
 }
 
-// within says whether a clean path lies below a folder.
+// within says whether a clean path lies below a directory.
 func within(folder, path string) bool { return strings.HasPrefix(path, folder+"/") }
 
-// kind names the type of a value as people do.
+// kind words the type of a value for messages.
 func kind(value any) string {
 	switch v := value.(type) {
 	case string:

@@ -20,27 +20,27 @@ type App struct {
 	Env map[string]string
 	// Secrets are environment variables from Secrets, each as SECRET/KEY.
 	Secrets map[string]string
-	// Replicas is how many pods run, 0 to MaxReplicas; 1 where the file does not say.
+	// Replicas is how many pods run, 0 to MaxReplicas. The default is 1.
 	Replicas int32
 }
 
-// Volume is one [[volumes]].
+// Volume is one [[volumes]] table.
 type Volume struct {
 	// Name of the volume within the application, a DNS label.
 	Name string
-	// MountPath is the absolute, clean path of the folder it appears at.
+	// MountPath is the absolute, clean path of the directory at which the volume is mounted.
 	MountPath string
 	// SizeGi is the size in GiB, MinSizeGi to MaxSizeGi.
 	SizeGi int64
 	// AccessMode says how many pods may use it at once.
 	AccessMode AccessMode
-	// StorageClass it is made by; empty means the class of its access mode.
+	// StorageClass that creates the volume; empty means the default class of its access mode.
 	StorageClass string
 	// PreserveOnDelete keeps the volume when the application is deleted.
 	PreserveOnDelete bool
 }
 
-// AccessMode is how a volume may be used; a closed set.
+// AccessMode says how many pods may use a volume; a closed set.
 type AccessMode string
 
 // The access modes of paas.toml.
@@ -57,26 +57,26 @@ var DefaultClasses = map[AccessMode]string{
 	ReadWriteMany: "ovh-csi-nfs",
 }
 
-// Bounds of what a file may ask for.
+// Limits of a file.
 const (
 	MinSizeGi   = 1
 	MaxSizeGi   = 1000
 	MaxReplicas = 1000
-	// MaxBytes is how long a file may be, MaxVolumes how many volumes it may have.
+	// MaxBytes is the longest file, in bytes. MaxVolumes is the number of volumes that it may have.
 	MaxBytes   = 256 << 10
 	MaxVolumes = 64
 	// MaxSecrets is how many variables an application may have from Secrets.
 	MaxSecrets = 100
-	// maxKeys is how many keys and list items it may have: 64 volumes have 400.
+	// maxKeys is how many keys and list items a file may have: 64 volumes have 400.
 	maxKeys = 2000
-	// LongestName is how many letters an application's name may have: the name of a claim
-	// holds it, with a volume's.
+	// LongestName is the longest name of an application, in characters. The names of its claims
+	// contain it, together with a volume's name.
 	LongestName = 51
-	// longestImage and longestPath are those of an App.
+	// longestImage and longestPath are limits in the schema of App.
 	longestImage, longestPath = 1024, 255
-	// maxClaimName is how long paas-app-{app}-{volume} may be: it is used as a label.
+	// maxClaimName is the longest paas-app-{app}-{volume}, because it is used as a label.
 	maxClaimName = 63
 )
 
-// ClaimName is the name of the claim of an application's volume.
+// ClaimName returns the name of the claim of an application's volume.
 func ClaimName(app, volume string) string { return "paas-app-" + app + "-" + volume }

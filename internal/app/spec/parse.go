@@ -13,24 +13,26 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// position is where a key stands in the text.
+// position is the place of a key in the text.
 type position struct{ line, column int }
 
-// document is a file as read, before anything of it is believed. Its values are
-// what both decoders give: string, bool, int64, float64, []any and map[string]any.
+// document is a parsed file before validation. Its values have the types that both decoders
+// produce: string, bool, int64, float64, []any and map[string]any.
 type document struct {
-	// app is the name the application has already, empty if it has none.
+	// app is the name that the application already has, empty if it has none.
 	app    string
 	values map[string]any
-	// twice are the keys of JSON that an object has twice; in TOML that is no TOML.
+	// twice are problems about keys that a JSON object has twice. TOML with such keys is not valid
+	// TOML.
 	twice []Problem
-	// at says where each key stands, by its path: volumes.1.size. Nil for JSON.
+	// at is the place of each key by its path, such as volumes.1.size. It is nil for JSON.
 	at map[string]position
 }
 
-// ParseTOML reads a paas.toml for the application of a name, which the file may leave out
-// but not gainsay; empty where only the file says it. The error is of type Problems and
-// tells everything that is wrong; warnings tell what is right but was perhaps not meant.
+// ParseTOML reads a paas.toml for the application named app. The file may omit that name, but may
+// not give another one. If app is empty, the file must name the application. The error is of type
+// Problems and lists everything that is wrong. warnings list what is valid but perhaps not
+// intended.
 func ParseTOML(app string, text []byte) (f *File, warnings []Problem, err error) {
 	text = withoutMark(text)
 	if why, at := unreadable(text); why != "" {
@@ -83,7 +85,7 @@ func syntaxProblem(text []byte, err error) Problems {
 	return Problems{{Line: line, Column: column, Message: message}}
 }
 
-// plainNumbers gives JSON's numbers the types TOML's have.
+// plainNumbers converts JSON's numbers to the types of TOML's.
 func plainNumbers(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -99,7 +101,7 @@ func plainNumbers(value any) any {
 			return n
 		}
 		f, err := v.Float64()
-		if err != nil { // too large for any number we know: as text it is refused by name
+		if err != nil { // too large for any number type: as a string it is rejected with its key
 			return v.String()
 		}
 		return f
@@ -107,7 +109,7 @@ func plainNumbers(value any) any {
 	return value
 }
 
-// positions walks a document that is known to be TOML and notes where its keys stand.
+// positions walks a valid TOML document and notes the places of its keys.
 func positions(text []byte) map[string]position {
 	w := walker{at: map[string]position{}, tables: map[string]int{}, lines: lineStarts(text)}
 	w.parser.Reset(text)
@@ -129,7 +131,7 @@ func positions(text []byte) map[string]position {
 type walker struct {
 	parser unstable.Parser
 	at     map[string]position
-	// tables counts the [[tables]] of a path that have begun.
+	// tables counts the [[tables]] that have begun, by path.
 	tables map[string]int
 	// lines are the offsets at which lines begin.
 	lines []int
@@ -145,8 +147,8 @@ func lineStarts(text []byte) []int {
 	return starts
 }
 
-// key notes a possibly dotted key and gives its path. Parts that name an array of
-// tables mean the last table of it.
+// key notes a possibly dotted key and returns its path. A part that names an array of tables means
+// the array's last table.
 func (w *walker) key(node *unstable.Node, prefix string) string {
 	path := prefix
 	for keys := node.Key(); keys.Next(); {
@@ -184,7 +186,7 @@ func (w *walker) keyValue(node *unstable.Node, prefix string) {
 	w.value(node.Value(), w.key(node, prefix))
 }
 
-// value notes what inline tables and arrays hold.
+// value notes the keys in inline tables and arrays.
 func (w *walker) value(node *unstable.Node, path string) {
 	switch node.Kind {
 	case unstable.InlineTable:
@@ -196,7 +198,7 @@ func (w *walker) value(node *unstable.Node, path string) {
 		for children := node.Children(); children.Next(); {
 			if child := children.Node(); child.Kind != unstable.Comment {
 				item := join(path, strconv.Itoa(i))
-				w.at[item] = w.at[path] // the item itself has no place of its own in the tree
+				w.at[item] = w.at[path] // a list item has no place of its own in the syntax tree
 				w.value(child, item)
 				i++
 			}
@@ -204,13 +206,13 @@ func (w *walker) value(node *unstable.Node, path string) {
 	}
 }
 
-// note keeps the first place of a path: where a table was begun, not where a dotted
-// key went through it.
+// note keeps the first place of a path. That is where a table was begun, not where a dotted key
+// mentions it later.
 func (w *walker) note(path string, part *unstable.Node) {
 	if _, known := w.at[path]; known {
 		return
 	}
-	// The parser would count the lines from the top for each key.
+	// The parser itself would count the lines from the top for each key.
 	offset := int(part.Raw.Offset)
 	line, exact := slices.BinarySearch(w.lines, offset)
 	if !exact {
@@ -219,8 +221,8 @@ func (w *walker) note(path string, part *unstable.Node) {
 	w.at[path] = position{line + 1, offset - w.lines[line] + 1}
 }
 
-// deepest is how many parts a path may have that are told apart. No key of a paas.toml
-// lies deeper, and a text of nothing but dots must not become paths as long as itself.
+// deepest is the number of parts of a path that are told apart. No key of a paas.toml lies deeper.
+// The limit prevents a text of nothing but dots from making paths as long as the text.
 const deepest = 8
 
 func join(path, part string) string {
@@ -233,7 +235,7 @@ func join(path, part string) string {
 	return path + "." + part
 }
 
-// sorted gives problems in the order of the text, those of JSON as they were found.
+// sorted sorts problems by their place in the text. Those of JSON keep their order.
 func sorted(problems []Problem) []Problem {
 	slices.SortStableFunc(problems, func(a, b Problem) int {
 		if a.Line != b.Line {

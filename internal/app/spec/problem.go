@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Problem is one thing to be mended in a file, or worth knowing about it.
+// Problem is one error or warning about a file.
 type Problem struct {
-	// Line and Column of the text it is about, from 1; 0 where the file has no lines,
-	// as JSON sent by a program.
+	// Line and Column of the text that it is about, from 1. They are 0 for JSON, which has no
+	// lines.
 	Line, Column int
 	// Key it is about, as volumes[1].size; empty for the file as a whole.
 	Key string
@@ -16,7 +16,7 @@ type Problem struct {
 	Message string
 }
 
-// String gives a problem as compilers do, without the name of the file.
+// String returns a problem as compilers print it, without the name of the file.
 func (p Problem) String() string {
 	var b strings.Builder
 	if p.Line > 0 {
@@ -29,10 +29,10 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems are all that is wrong with a file, in its order.
+// Problems are all problems of a file, in its order.
 type Problems []Problem
 
-// Error gives every problem on a line of its own.
+// Error returns each problem on a line of its own.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i := range p {

@@ -11,8 +11,8 @@ import (
 	"tarn.dev/tarn/internal/suggest"
 )
 
-// section is one table of a document, read key by key. A value of the wrong type is
-// told of and read as if it were missing.
+// section is one table of a document, read key by key. A value of the wrong type is reported, and
+// then treated as missing.
 type section struct {
 	c *checker
 	// path of the table, as volumes.1; empty for the document.
@@ -26,7 +26,7 @@ func (s section) warn(key, message string) {
 	s.c.warnings = append(s.c.warnings, s.c.said(join(s.path, key), message))
 }
 
-// refuse tells of a problem that may be none.
+// refuse reports a problem, if the message is not empty.
 func (s section) refuse(key, message string) {
 	if message != "" {
 		s.problem(key, message)
@@ -37,8 +37,7 @@ func (s section) has(key string) bool { _, ok := s.values[key]; return ok }
 
 func (s section) isText(key string) bool { _, ok := s.values[key].(string); return ok }
 
-// known tells of keys that are none of those given, with the one that was probably
-// meant.
+// known reports keys that are not among the given ones, with the one that was probably meant.
 func (s section) known(keys ...string) {
 	for _, key := range slices.Sorted(maps.Keys(s.values)) {
 		if slices.Contains(keys, key) {
@@ -61,7 +60,7 @@ func (s section) text(key string) string {
 	return ""
 }
 
-// required reads a text that must be there.
+// required reads a text that must be present.
 func (s section) required(key, example string) string {
 	text := s.text(key)
 	if !s.has(key) || s.isText(key) && text == "" {
@@ -133,7 +132,7 @@ func (s section) table(key string) (section, bool) {
 	return section{c: s.c, path: join(s.path, key), values: values}, is
 }
 
-// tables reads an array of tables; none is no error.
+// tables reads an array of tables. It is no error if there is none.
 func (s section) tables(key string) []section {
 	value, there := s.values[key]
 	if !there {
@@ -156,5 +155,5 @@ func (s section) tables(key string) []section {
 	return sections
 }
 
-// clean is the plain form of a path.
+// clean returns the plain form of a path.
 func clean(p string) string { return path.Clean(p) }

@@ -44,7 +44,7 @@ func only(body []byte, key, example string) (json.RawMessage, error) {
 	return value, nil
 }
 
-// text reads a body whose one key is a text.
+// text reads a body whose only key is a string.
 func text(body []byte, key, example string) (string, error) {
 	raw, err := only(body, key, example)
 	if err != nil {
@@ -57,7 +57,7 @@ func text(body []byte, key, example string) (string, error) {
 	return value, nil
 }
 
-// whole reads a body whose one key is a whole number.
+// whole reads a body whose only key is a whole number.
 func whole(body []byte, key, example string) (int64, error) {
 	raw, err := only(body, key, example)
 	if err != nil {
@@ -70,9 +70,9 @@ func whole(body []byte, key, example string) (int64, error) {
 	if value, err := number.Int64(); err == nil {
 		return value, nil
 	}
-	value, _ := number.Float64() // what is too large for a float is infinite
+	value, _ := number.Float64() // a value too large for a float is infinite
 	switch {
-	case value >= math.MaxInt64: // out of any bounds, and answered as that
+	case value >= math.MaxInt64: // out of any bounds, and rejected as such
 		return math.MaxInt64, nil
 	case value <= math.MinInt64:
 		return math.MinInt64, nil
@@ -82,5 +82,5 @@ func whole(body []byte, key, example string) (int64, error) {
 	return int64(value), nil
 }
 
-// clamped is a number that is out of bounds still, where it was.
+// clamped converts a number to int32. A number out of range stays out of bounds.
 func clamped(n int64) int32 { return int32(min(max(n, math.MinInt32), math.MaxInt32)) }

@@ -1,10 +1,9 @@
-// Package api is the REST server of applications: it finds out who calls, asks
-// Kubernetes whether they may, and has app/service do it. Apps are written with the caller's
-// own token, so that audit and admission see who it was, and a server that was taken over
-// has the rights of no one but those who call it meanwhile.
+// Package api is the REST server of applications. It identifies the caller, asks Kubernetes whether
+// the caller may do the call, and has app/service do it. Apps are written with the caller's own
+// token, so audit and admission see the real user. An attacker who takes over the server gains only
+// the rights of those who call it meanwhile.
 //
-// It keeps no users and no state of its own, and decides nothing about applications. It
-// knows no controller.
+// It stores no users and no state, and decides nothing about applications. It knows no controller.
 //
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create

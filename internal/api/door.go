@@ -20,23 +20,23 @@ import (
 )
 
 const (
-	// known is how long a token that was reviewed is not reviewed again; refused, how
-	// long one that was refused is not.
+	// known is how long an accepted token is not reviewed again; refused is the same for a rejected
+	// token.
 	known   = 10 * time.Second
 	refused = 2 * time.Second
-	// trusted is how long a token that was good is reviewed whatever else comes from its
-	// address: behind a proxy that is where everybody comes from.
+	// trusted is how long an accepted token is reviewed regardless of the limit for its address.
+	// Behind a proxy, all callers share one address.
 	trusted = time.Hour
-	// tokens is of how many that is remembered.
+	// tokens is how many tokens are remembered.
 	tokens = 4096
-	// longestToken is how long a token may be, in bytes.
+	// longestToken is the longest token, in bytes.
 	longestToken = 8 << 10
-	// strangers may have this many tokens reviewed from one address, and make as many calls
-	// without one, a second and at once.
+	// strangers is how many unknown tokens are reviewed per second from one address, and how many
+	// calls without a token are answered. strangersBurst is how many may come at once.
 	strangers, strangersBurst = 20, 500
 )
 
-// door lets callers in. It remembers tokens by their hash alone.
+// door identifies and authorizes callers. It remembers only the hashes of tokens.
 type door struct {
 	client    client.Client
 	namespace string
@@ -45,19 +45,19 @@ type door struct {
 	regulars  *cache.LRUExpireCache
 	callers   *pace
 	addresses *limiter
-	// tokenless bounds calls without a token, apart from reviews of tokens.
+	// tokenless limits calls without a token, separately from reviews of tokens.
 	tokenless *limiter
 }
 
-// caller is who calls.
+// caller is the user who calls.
 type caller struct {
 	user authenticationv1.UserInfo
-	// home is the namespace of a service account, empty for others.
+	// home is the namespace of a service account, empty for other users.
 	home string
 }
 
-// group is whom a caller's calls are counted with: the service accounts of its namespace,
-// or nobody else.
+// group returns the name under which a caller's calls are counted. All service accounts of a
+// namespace are one group; any other user is a group of its own.
 func (c *caller) group() string {
 	if c.home != "" {
 		return "namespace " + c.home
@@ -73,7 +73,7 @@ func newDoor(c client.Client, namespace string, audiences []string, limits Limit
 	}
 }
 
-// bearer takes the token out of a header.
+// bearer extracts the token from a header.
 func bearer(header string) (string, error) {
 	scheme, token, _ := strings.Cut(header, " ")
 	token = strings.TrimSpace(token)
@@ -86,7 +86,7 @@ func bearer(header string) (string, error) {
 	return token, nil
 }
 
-// who finds out whose a token is. address is where the call came from.
+// who identifies the caller by its token. address is the caller's address.
 func (d *door) who(ctx context.Context, token, address string) (*caller, error) {
 	key := sha256.Sum256([]byte(token))
 	if found, ok := d.reviewed.Get(key); ok {
@@ -118,8 +118,8 @@ func (d *door) who(ctx context.Context, token, address string) (*caller, error) 
 	return c, nil
 }
 
-// meant says whether a token that is good for some audiences is for this server. One of
-// which none are told was reviewed by an API server that knows of none: it is for that.
+// meant says whether a token for some audiences is meant for this server. Without audiences in the
+// answer, the token is only meant for the API server itself.
 func (d *door) meant(audiences []string) bool {
 	return len(d.audiences) == 0 || slices.ContainsFunc(audiences, func(one string) bool { return slices.Contains(d.audiences, one) })
 }
@@ -132,8 +132,8 @@ func (d *door) badToken() error {
 	return appplan.Errorf(appplan.Unauthorized, "%s", text)
 }
 
-// neighbourhood is what of an address one stranger has: of version 6 not less than the
-// first 64 bits.
+// neighbourhood returns the part of an address that is counted as one stranger. For IPv6 it is the
+// first 64 bits, because one host can use all addresses below them.
 func neighbourhood(address string) string {
 	host := hostOf(address)
 	ip, err := netip.ParseAddr(host)
@@ -151,7 +151,7 @@ func hostOf(address string) string {
 	return host
 }
 
-// where is the namespace a call is about.
+// where returns the namespace of a call.
 func (d *door) where(c *caller, asked string) string {
 	switch {
 	case asked != "":
@@ -162,8 +162,9 @@ func (d *door) where(c *caller, asked string) string {
 	return d.namespace
 }
 
-// may asks whether a caller may do something with an application, or with all of a
-// namespace where id is empty. One that may not even see it hears that there is none.
+// may returns an error unless the caller may use a verb on an application, or on all of a namespace
+// if id is empty. For a caller who may not even see the application, the error is that it does not
+// exist.
 func (d *door) may(ctx context.Context, c *caller, verb, namespace, id string) error {
 	allowed, err := d.allowed(ctx, c, verb, namespace, id)
 	if err != nil || allowed {

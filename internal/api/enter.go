@@ -13,29 +13,29 @@ import (
 	appservice "tarn.dev/tarn/internal/app/service"
 )
 
-// verb is the key of an operation's metadata that has the verb one must be allowed.
+// verb is the key in an operation's metadata for the verb that the caller must be allowed to use.
 const verb = "verb"
 
-// scope is what was found out about a call before it is done.
+// scope is what enter has found out about a call.
 type scope struct {
 	caller    *caller
 	namespace string
-	// calls are those of the caller, by whose token Apps are written.
+	// calls are the calls of app/service, which write Apps with the caller's token.
 	calls *appservice.Calls
-	// still asks again whether the caller may, for calls that last.
+	// still checks again whether the caller may do the call, for calls that last.
 	still func(context.Context) error
 }
 
 type scopeKey struct{}
 
-// scopeOf gives what enter found out.
+// scopeOf returns what enter has found out.
 func scopeOf(ctx context.Context) scope {
 	s, _ := ctx.Value(scopeKey{}).(scope)
 	return s
 }
 
-// enter lets a call in: its names are looked at before anything is asked of Kubernetes,
-// then who calls, how often, and whether they may.
+// enter authorizes a call. It checks the names first, so that a wrong name costs no request to
+// Kubernetes. Then it checks who calls, how often, and whether they may.
 func (s *Server) enter(ctx huma.Context, next func(huma.Context)) {
 	inside, err := s.admit(ctx)
 	if err != nil {
@@ -50,8 +50,8 @@ func (s *Server) enter(ctx huma.Context, next func(huma.Context)) {
 	next(huma.WithValue(ctx, scopeKey{}, inside))
 }
 
-// forStrangers is what one without a good token is told of an error. What Kubernetes or
-// the network said, with addresses of the cluster, is for the log alone.
+// forStrangers returns the error to answer to a caller without a valid token. Details from
+// Kubernetes or the network may contain addresses of the cluster, so they only appear in the log.
 func forStrangers(err error) error {
 	var known *appplan.Error
 	if errors.As(err, &known) {
@@ -60,7 +60,7 @@ func forStrangers(err error) error {
 	return appplan.Errorf(appplan.Internal, "the server could not check the token with Kubernetes: try again, or read the server's log")
 }
 
-// challenge tells a stranger how to show who they are.
+// challenge adds the header that tells a caller how to authenticate.
 func challenge(w http.ResponseWriter, err error) error {
 	var known *appplan.Error
 	if errors.As(err, &known) && known.Code == appplan.Unauthorized {
@@ -115,7 +115,7 @@ func verbOf(ctx huma.Context) string {
 	return does
 }
 
-// checkNames refuses names that nothing could have.
+// checkNames rejects names that are not valid.
 func checkNames(ctx huma.Context, namespace, id, volume string) error {
 	if namespace != "" {
 		if err := appplan.CheckNamespace(namespace); err != nil {

@@ -21,7 +21,7 @@ const eventsOperation = "app-events"
 // writeTime is how long a caller may take to read one event.
 const writeTime = 10 * time.Second
 
-// streams bounds how many streams of events are open.
+// streams limits how many streams of events are open.
 type streams struct {
 	each, all int
 	metrics   *metrics
@@ -35,8 +35,8 @@ func newStreams(limits Limits, told *metrics) *streams {
 	return &streams{each: limits.Streams, all: limits.AllStreams, metrics: told, open: map[string]int{}}
 }
 
-// begin counts a stream of a caller; the function it gives counts it out again. One group
-// has no more than a quarter of all streams, however many a group may have.
+// begin counts a new stream of a caller; end counts it as closed. One group gets at most a quarter
+// of all streams, even if its own limit is higher.
 func (s *streams) begin(c *caller) (end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *streams) begin(c *caller) (end func(), err error) {
 	}), nil
 }
 
-// count is how many streams are open.
+// count returns how many streams are open.
 func (s *streams) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,17 +100,17 @@ func (s *Server) registerEvents(routes huma.API) {
 	})
 }
 
-// stream sends the events of an application until they are over, the caller leaves or
-// may see it no more, or the server ends.
+// stream sends the events of an application. It ends after the last event, when the caller
+// disconnects or loses the right to see the application, or when the server stops.
 func (s *Server) stream(ctx context.Context, w http.ResponseWriter, inside scope, id string) {
 	ctx, cancel := context.WithTimeout(ctx, s.limits.StreamLife)
 	defer cancel()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Accel-Buffering", "no") // proxies that collect answers must not
+	w.Header().Set("X-Accel-Buffering", "no") // proxies must not buffer the events
 	w.WriteHeader(http.StatusOK)
 	out := &sender{w: w, control: http.NewResponseController(w)}
-	// The time to read a request is over soon, and would end the stream.
+	// The deadline for reading the request would otherwise end the stream.
 	if err := out.control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return
 	}
@@ -149,12 +149,13 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, inside scope
 			return
 		}
 		if err != nil {
-			return // the caller has left
+			return // the caller has disconnected
 		}
 	}
 }
 
-// denied is why a caller who was let in may stay no longer, nil if that is not known.
+// denied returns why a caller may no longer see the application, nil if it may or if that is
+// unknown.
 func (s *Server) denied(ctx context.Context, inside scope) error {
 	bounded, cancel := context.WithTimeout(ctx, s.limits.Call)
 	defer cancel()
@@ -166,7 +167,7 @@ func (s *Server) denied(ctx context.Context, inside scope) error {
 	return err
 }
 
-// endStream says why a stream ends that had no last event.
+// endStream tells the caller why a stream ends without a last event.
 func (s *Server) endStream(ctx context.Context, out *sender, last appplan.Event, err error) {
 	switch {
 	case err == nil:

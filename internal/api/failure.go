@@ -15,19 +15,19 @@ import (
 	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
-// failure is what a call that fails is answered: {"error": {"code", "message"}}.
+// failure is the answer to a call that failed: {"error": {"code", "message"}}.
 type failure struct {
 	Err    appplan.Error `json:"error" doc:"What went wrong"`
 	status int
 }
 
-// Error gives the message.
+// Error returns the message.
 func (f *failure) Error() string { return f.Err.Message }
 
-// GetStatus gives the HTTP status.
+// GetStatus returns the HTTP status.
 func (f *failure) GetStatus() int { return f.status }
 
-// statuses are the HTTP statuses of the codes.
+// statuses maps each code to its HTTP status.
 var statuses = map[appplan.Code]int{
 	appplan.Invalid:      http.StatusUnprocessableEntity,
 	appplan.NotFound:     http.StatusNotFound,
@@ -42,8 +42,9 @@ var statuses = map[appplan.Code]int{
 	appplan.Internal:     http.StatusInternalServerError,
 }
 
-// failed is the answer to a call that ended with an error. The caller was let in, so
-// what Kubernetes denies then it denies the server: that is the server's fault.
+// failed returns the answer to a call that ended with an error. The caller was authorized before,
+// so if Kubernetes then forbids a request, the server itself lacks the right. Such an error is
+// Internal.
 func failed(err error) error {
 	if err == nil {
 		return nil
@@ -64,24 +65,25 @@ func failed(err error) error {
 	return f
 }
 
-// tooMany is an error that says when to ask again.
+// tooMany is an error that says when to try again.
 type tooMany struct {
 	what  string
 	after time.Duration
 }
 
-// Error says what there was too much of.
+// Error names what there were too many of.
 func (e *tooMany) Error() string { return "that was too many " + e.what }
 
-// Unwrap gives it as an error of a call.
+// Unwrap returns the error as one of a call.
 func (e *tooMany) Unwrap() error { return appplan.Errorf(appplan.TooMany, "%s", e.Error()) }
 
-// seconds is how long to wait, as Retry-After has it: whole seconds, at least one.
+// seconds returns the value of Retry-After: whole seconds, at least one.
 func (e *tooMany) seconds() string {
 	return strconv.Itoa(max(1, int(math.Ceil(e.after.Seconds()))))
 }
 
-// adoptErrors makes the errors of huma's own look as ours. That is one for a process.
+// adoptErrors makes huma's own errors look like those of this API. huma has one such setting for a
+// process.
 var adoptErrors = sync.OnceFunc(func() {
 	huma.NewError = func(status int, message string, errs ...error) huma.StatusError {
 		for _, err := range errs {
@@ -89,7 +91,7 @@ var adoptErrors = sync.OnceFunc(func() {
 		}
 		code := appplan.Internal
 		switch status {
-		case http.StatusBadRequest: // an empty body; whatever else is wrong with one is answered so
+		case http.StatusBadRequest: // an empty body, or one that is wrong in another way
 			code = appplan.Invalid
 		case http.StatusRequestEntityTooLarge:
 			code, message = appplan.TooLarge, "the body is longer than this call accepts: see /docs"
@@ -106,7 +108,7 @@ var adoptErrors = sync.OnceFunc(func() {
 	}
 })
 
-// write answers a failure where huma is not at work.
+// write answers a failure outside of huma.
 func write(w http.ResponseWriter, err error) {
 	f := &failure{}
 	var headers huma.HeadersError
@@ -121,5 +123,5 @@ func write(w http.ResponseWriter, err error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(f.status)
-	_ = json.NewEncoder(w).Encode(f) // a caller that has left shows in the log
+	_ = json.NewEncoder(w).Encode(f) // the log shows a caller that has disconnected
 }

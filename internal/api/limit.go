@@ -9,26 +9,25 @@ import (
 )
 
 const (
-	// remembered is of how many callers the pace is known, forgotten how long one must
-	// be silent to be as new.
+	// remembered is how many callers are counted. forgotten is how long a caller must be silent to
+	// be counted as new.
 	remembered = 10_000
 	forgotten  = 10 * time.Minute
 )
 
-// pace bounds how often callers may call: all of a group together, and each account of a
-// namespace by its share, so that one leaves something to the others. Whoever may edit a
-// namespace may make accounts there, so accounts alone bound nothing.
+// pace limits how often callers may call. It limits a group as a whole, and each service account of
+// a namespace to its share, so that one account cannot use up the limit of all. A limit for
+// accounts alone would not help: an editor of a namespace may create any number of accounts.
 type pace struct{ groups, accounts *limiter }
 
 func newPace(limits Limits) *pace {
 	return &pace{newLimiter(limits.PerSecond, limits.Burst), newLimiter(limits.PerSecond*3/4, share(limits.Burst))}
 }
 
-// share is what of a group's limit one account of a namespace may have: three quarters,
-// rounded up.
+// share is the part of a group's limit that one account may use: three quarters, rounded up.
 func share(limit int) int { return (3*limit + 3) / 4 }
 
-// take takes one turn of a caller, or says how long to wait for the next.
+// take counts one call of a caller, or returns how long to wait for the next.
 func (p *pace) take(c *caller) error {
 	if c.home != "" {
 		if err := p.accounts.take(c.user.Username); err != nil {
@@ -38,7 +37,7 @@ func (p *pace) take(c *caller) error {
 	return p.groups.take(c.group())
 }
 
-// limiter bounds how often each of many may do something.
+// limiter limits how often each of many callers may do something.
 type limiter struct {
 	perSecond rate.Limit
 	burst     int
@@ -51,7 +50,7 @@ func newLimiter(perSecond float64, burst int) *limiter {
 	return &limiter{perSecond: rate.Limit(perSecond), burst: burst, each: cache.NewLRUExpireCache(remembered)}
 }
 
-// take takes one turn of somebody's, or says how long to wait for the next.
+// take counts one call of who, or returns how long to wait for the next.
 func (l *limiter) take(who string) error {
 	turn := l.of(who).Reserve()
 	wait := turn.Delay()

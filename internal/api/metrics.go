@@ -6,15 +6,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what the server tells of its work.
+// metrics are the server's metrics.
 type metrics struct {
 	calls   *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
 	streams prometheus.Gauge
 }
 
-// newMetrics registers the metrics, or finds them where a server of this process has
-// registered them before.
+// newMetrics registers the metrics. If another server of this process has registered them, it
+// returns those.
 func newMetrics(with prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -34,7 +34,7 @@ func newMetrics(with prometheus.Registerer) (*metrics, error) {
 	return m, err
 }
 
-// register registers a metric, or gives the one that is registered in its place.
+// register registers a metric, or returns the existing one of the same name.
 func register[T prometheus.Collector](with prometheus.Registerer, metric T, before error) (T, error) {
 	if with == nil || before != nil {
 		return metric, before

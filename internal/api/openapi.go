@@ -17,8 +17,8 @@ import (
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
-// Bodies of calls, as the document describes them. They are read by hand, for the sake
-// of what is answered when they are wrong.
+// Bodies of calls as the API's document describes them. They are parsed by hand to give better
+// errors.
 type (
 	idBody struct {
 		ID string `json:"id" maxLength:"51" pattern:"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" doc:"Id of the application" example:"shop"`
@@ -53,7 +53,7 @@ type (
 	}
 )
 
-// example is a paas.toml, for the document.
+// example is the paas.toml in the document.
 const example = `[app]
 image = "registry.example.com/shop:1.4"
 port = 8080
@@ -64,7 +64,7 @@ mountPath = "/data"
 size = "10Gi"
 `
 
-// describeBodies adds to the document what huma cannot know of bodies read by hand.
+// describeBodies adds to the document the bodies that are parsed by hand, which huma does not know.
 func describeBodies(document *huma.OpenAPI) {
 	schemas := document.Components.Schemas
 	object := func(of reflect.Type) map[string]*huma.MediaType {
@@ -91,8 +91,7 @@ func describeBodies(document *huma.OpenAPI) {
 
 func ptr[T any](value T) *T { return &value }
 
-// Document is what the API says of itself, as OpenAPI 3.1 in JSON. version is that of
-// the build.
+// Document returns the API's OpenAPI 3.1 document as JSON. version is the version of the build.
 func Document(version string) ([]byte, error) {
 	s, err := New(Options{Version: version})
 	if err != nil {
@@ -101,7 +100,7 @@ func Document(version string) ([]byte, error) {
 	return s.document, nil
 }
 
-// serveDocument serves the document, and a page that shows it. Both are made once.
+// serveDocument serves the document, and a page that shows it. Both are rendered once.
 func (s *Server) serveDocument(document *huma.OpenAPI) error {
 	describeBodies(document)
 	text, err := json.MarshalIndent(document, "", "  ")
@@ -133,7 +132,7 @@ type shown struct {
 	Answers []string
 }
 
-// render makes the page of a document. It needs nothing from elsewhere.
+// render returns the page for a document. The page loads nothing from elsewhere.
 func render(document *huma.OpenAPI) ([]byte, error) {
 	var calls []shown
 	for _, path := range slices.Sorted(maps.Keys(document.Paths)) {
@@ -166,7 +165,7 @@ func schemaName(schema *huma.Schema) string {
 	return schema.Ref[strings.LastIndexByte(schema.Ref, '/')+1:]
 }
 
-// kindOf is the type of a property in a few words.
+// kindOf words the type of a property.
 func kindOf(schema *huma.Schema) string {
 	switch {
 	case schema.Ref != "":

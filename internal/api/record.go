@@ -12,7 +12,7 @@ import (
 	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
-// record is what is logged and counted of a call. It has no token and no body.
+// record is what is logged and counted about a call. It contains no token and no body.
 type record struct {
 	mu        sync.Mutex
 	operation string
@@ -23,7 +23,7 @@ type record struct {
 
 type recordKey struct{}
 
-// note adds to the record of the call at hand.
+// note adds to the record of the current call.
 func note(ctx context.Context, add func(*record)) {
 	if r, ok := ctx.Value(recordKey{}).(*record); ok {
 		r.mu.Lock()
@@ -32,7 +32,7 @@ func note(ctx context.Context, add func(*record)) {
 	}
 }
 
-// seen remembers the status that was answered.
+// seen records the status of the answer.
 type seen struct {
 	http.ResponseWriter
 	status int
@@ -54,10 +54,10 @@ func (s *seen) Write(text []byte) (int, error) {
 	return s.ResponseWriter.Write(text)
 }
 
-// Unwrap lets http.ResponseController through.
+// Unwrap gives http.ResponseController access to the writer.
 func (s *seen) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
-// ServeHTTP answers a call, logs and counts it, and survives what panics.
+// ServeHTTP answers a call, logs and counts it, and recovers from panics.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	rec := &record{}
@@ -98,7 +98,7 @@ func (s *Server) finish(r *http.Request, rec *record, status int, took time.Dura
 	s.log.Info("call", values...)
 }
 
-// route finds the handler of a call. What has none is answered as all failures are.
+// route finds the handler of a call. A call without one gets a failure like any other.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	if _, err := bearer(r.Header.Get("Authorization")); err != nil {
 		if err := s.door.tokenless.take(neighbourhood(r.RemoteAddr)); err != nil {
@@ -121,7 +121,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	write(w, appplan.Errorf(appplan.NotFound, "there is no such path: see /docs"))
 }
 
-// dropped keeps of an answer its status and header.
+// dropped keeps only the status and the header of an answer.
 type dropped struct {
 	header http.Header
 	status int

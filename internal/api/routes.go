@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// shortBody is how long the body of a call may be that is no paas.toml, in bytes.
+	// shortBody is the longest body that is not a paas.toml, in bytes.
 	shortBody = 4 << 10
 	// bodyTime is how long a body may take to arrive.
 	bodyTime = 10 * time.Second
 )
 
-// answer is what a call that succeeds is answered: {"data": ...}.
+// answer is the answer to a call that succeeded: {"data": ...}.
 type answer[T any] struct {
 	Body struct {
 		Data T `json:"data" doc:"What was asked for"`
@@ -37,13 +37,13 @@ func answered[T any](data *T, err error) (*answer[T], error) {
 	return a, nil
 }
 
-// Parts of what calls take; huma reads the fields of those alone that are exported.
+// Parts of the parameters of calls. They are exported because huma reads only exported fields.
 type (
-	// InNamespace is the namespace a call is about.
+	// InNamespace is the namespace of a call.
 	InNamespace struct {
 		Namespace string `query:"namespace" doc:"Namespace of the applications. Without it that of the calling service account, else the server's default"`
 	}
-	// OfApp is the application a call is about.
+	// OfApp is the application of a call.
 	OfApp struct {
 		InNamespace
 		ID string `path:"id" doc:"Id of the application" example:"shop"`
@@ -60,7 +60,7 @@ type (
 	}
 )
 
-// source is the file of a call.
+// source returns the file of a call.
 func (f WithFile) source() (appplan.Source, error) {
 	kind, _, err := mime.ParseMediaType(f.ContentType)
 	switch {
@@ -74,14 +74,14 @@ func (f WithFile) source() (appplan.Source, error) {
 	return appplan.Source{}, appplan.Errorf(appplan.WrongType, "Content-Type %q is not supported: send application/toml, text/x-toml or application/json", f.ContentType)
 }
 
-// named says which names the path of an operation has.
+// named says which names an operation's path contains.
 type named struct{ id, volume bool }
 
 func pathNames(path string) named {
 	return named{id: strings.Contains(path, "{id}"), volume: strings.Contains(path, "{name}")}
 }
 
-// operation describes one call; does is the verb one must be allowed.
+// operation describes one call. does is the verb that the caller must be allowed to use.
 func operation(id, method, path, does, summary, description string, status int, errs ...int) huma.Operation {
 	tag := "apps"
 	if strings.Contains(path, "/volumes") {
@@ -94,7 +94,7 @@ func operation(id, method, path, does, summary, description string, status int, 
 	}
 }
 
-// ofFile makes an operation take a paas.toml.
+// ofFile makes an operation accept a paas.toml.
 func ofFile(op huma.Operation) huma.Operation {
 	op.MaxBodyBytes = appspec.MaxBytes + 1
 	return op
@@ -224,7 +224,7 @@ func (s *Server) registerVolumes(routes huma.API) {
 		})
 }
 
-// within does a call in the namespace it is about, for as long as one may take.
+// within makes a call in its namespace, with the time limit of a call.
 func within[T any](ctx context.Context, s *Server, do func(context.Context, *appservice.Calls, string) (*T, error)) (*answer[T], error) {
 	inside := scopeOf(ctx)
 	bounded, cancel := context.WithTimeout(ctx, s.limits.Call)

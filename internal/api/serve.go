@@ -12,16 +12,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 )
 
-// How long callers may take: for a header, for a whole request, to read an answer, and to
-// stay without asking anything. Streams of events have times of their own.
+// Time limits for callers: to send a header, to send a whole request, to read an answer, and to
+// stay connected without a request. Streams of events have limits of their own.
 const (
 	headerTime  = 5 * time.Second
 	requestTime = 20 * time.Second
 	answerTime  = 60 * time.Second
 	idleTime    = 2 * time.Minute
-	// longestHeader is in bytes; a token is the longest part of one.
+	// longestHeader is in bytes; the token is the longest part of a header.
 	longestHeader = 16 << 10
-	// goodbye is how long calls that are under way may take when the server ends.
+	// goodbye is how long current calls may take when the server stops.
 	goodbye = 10 * time.Second
 )
 
@@ -29,15 +29,15 @@ const (
 type Listening struct {
 	// Address is host:port.
 	Address string
-	// CertFile and KeyFile are of the certificate to serve TLS with; they are read again
-	// when they change. Empty means plain HTTP.
+	// CertFile and KeyFile are the certificate for TLS and its key. They are read again when they
+	// change. Empty means plain HTTP.
 	CertFile, KeyFile string
-	// Insecure lets plain HTTP be served beyond this machine, as behind a proxy that ends
-	// TLS.
+	// Insecure allows plain HTTP on addresses other than loopback, for example behind a proxy that
+	// terminates TLS.
 	Insecure bool
 }
 
-// Check says what is wrong, with the flag that mends it.
+// Check returns what is wrong, and the flag that fixes it.
 func (l Listening) Check() error {
 	host, _, err := net.SplitHostPort(l.Address)
 	if err != nil {
@@ -52,7 +52,7 @@ func (l Listening) Check() error {
 	return fmt.Errorf("--bind-address %q would send tokens unencrypted over the network: set --tls-cert-file and --tls-private-key-file, listen on 127.0.0.1, or set --insecure if a proxy terminates TLS", l.Address)
 }
 
-// Serve listens and answers until ctx ends; calls that are under way then may end.
+// Serve listens and answers until ctx ends; current calls may then finish.
 func (s *Server) Serve(ctx context.Context, l Listening) error {
 	listener, err := s.listen(ctx, l)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Server) listen(ctx context.Context, l Listening) (net.Listener, error) 
 	}), nil
 }
 
-// Ready is an error until the server answers.
+// Ready returns an error until the server answers.
 func (s *Server) Ready(*http.Request) error {
 	if !s.answers.Load() {
 		return errors.New("the REST API does not listen")

@@ -21,27 +21,28 @@ import (
 	"tarn.dev/tarn/internal/kubelet"
 )
 
-// Limits bound what callers may ask of the server. The service accounts of one namespace
-// are one group, of which each has three quarters; a user is a group alone.
+// Limits limit what callers may ask of the server. The service accounts of one namespace are one
+// group, and each of them may use three quarters of the group's limits. Any other user is a group
+// alone.
 type Limits struct {
-	// PerSecond is how many calls a group may make in the long run, Burst how many at
+	// PerSecond is how many calls a group may make per second on average; Burst is how many at
 	// once.
 	PerSecond float64
 	Burst     int
-	// Streams is how many streams of events a group may have open, AllStreams how many
-	// all callers together, of which one group has a quarter at most.
+	// Streams is how many streams of events a group may have open. AllStreams is the limit for all
+	// callers together; one group gets at most a quarter of it.
 	Streams, AllStreams int
-	// Apps is how many applications a namespace may have before no more are created.
+	// Apps is the number of applications at which no more are created in a namespace.
 	Apps int
-	// StreamLife is how long a stream lasts at most, Heartbeat how often one on which
-	// nothing happens shows that it lives.
+	// StreamLife is how long a stream lasts at most. Heartbeat is how often a stream without events
+	// shows that it is alive.
 	StreamLife, Heartbeat time.Duration
-	// Call is how long any other call may take, Verdict how long a resize waits to hear
-	// whether Kubernetes takes it; 0 is not at all.
+	// Call is how long any other call may take. Verdict is how long a resize waits to hear whether
+	// Kubernetes accepts it; 0 means that it does not wait.
 	Call, Verdict time.Duration
 }
 
-// DefaultLimits are those of a server that is given none.
+// DefaultLimits are the limits of a server that is given none.
 var DefaultLimits = Limits{
 	PerSecond: 50, Burst: 500, Streams: 16, AllStreams: 512, Apps: 500,
 	StreamLife: 30 * time.Minute, Heartbeat: 15 * time.Second, Call: 30 * time.Second, Verdict: appservice.DefaultVerdict,
@@ -49,22 +50,22 @@ var DefaultLimits = Limits{
 
 // Options are what a server is made from.
 type Options struct {
-	// Client reads live, with the server's own rights, which write no App.
+	// Client reads without a cache and with the server's own rights. Those do not allow it to write
+	// Apps.
 	Client client.WithWatch
-	// As gives a client with the rights of a token, by which Apps are written.
+	// As returns a client with the rights of a token. It writes Apps.
 	As func(token string) (client.Writer, error)
-	// Namespace is where applications are looked for when a call names no namespace and
-	// its caller is no service account, which has one of its own.
+	// Namespace is used if a call names no namespace and its caller is no service account. A
+	// service account's default is its own namespace.
 	Namespace string
 	// Audiences a caller's token must be for; none means the API server's own.
 	Audiences []string
 	// Classes are the storage classes of volumes that name none; nil means
 	// appspec.DefaultClasses.
 	Classes map[appspec.AccessMode]string
-	// Used tells how full volumes are, as appservice.Calls has it; nil
-	// knows of none.
+	// Used returns how full volumes are, as in appservice.Calls. Nil means that no usage is known.
 	Used func(ctx context.Context, namespace string, labels map[string]string) map[string]kubelet.Usage
-	// Limits are DefaultLimits where they are zero.
+	// Limits default to DefaultLimits if all are zero.
 	Limits Limits
 	// Version of this build, for the API's document.
 	Version string
@@ -83,15 +84,15 @@ type Server struct {
 	log     logr.Logger
 	metrics *metrics
 	mux     *http.ServeMux
-	// document is what is served at /openapi.json.
+	// document is the content of /openapi.json.
 	document []byte
-	// stopping is closed when the server is to end.
+	// stopping is closed when the server should stop.
 	stopping chan struct{}
 	stopOnce sync.Once
 	answers  atomic.Bool
 }
 
-// New makes a server. Nothing listens until Serve.
+// New makes a server. It does not listen before Serve.
 func New(o Options) (*Server, error) {
 	if o.Limits == (Limits{}) {
 		o.Limits = DefaultLimits
@@ -124,10 +125,10 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// stop ends the streams of events, which would last for long.
+// stop ends the streams of events, which could otherwise last long.
 func (s *Server) stop() { s.stopOnce.Do(func() { close(s.stopping) }) }
 
-// document is what the API says of itself, before it has any calls.
+// document returns the API's document before any calls are added.
 func document(version string) *huma.OpenAPI {
 	return &huma.OpenAPI{
 		OpenAPI: "3.1.0",
@@ -150,12 +151,12 @@ func document(version string) *huma.OpenAPI {
 	}
 }
 
-// errorsOf are the statuses a call may end with beside its success.
+// errorsOf returns the statuses of a call's possible errors.
 func errorsOf(more ...int) []int {
 	all := append([]int{
 		http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusInternalServerError,
 	}, more...)
-	if slices.Contains(more, http.StatusRequestEntityTooLarge) { // there is a body, which may also come too slowly
+	if slices.Contains(more, http.StatusRequestEntityTooLarge) { // such a call has a body, which may also arrive too slowly
 		all = append(all, http.StatusRequestTimeout)
 	}
 	slices.Sort(all)

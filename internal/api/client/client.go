@@ -1,5 +1,5 @@
-// Package client calls the REST API of applications. It is for the command line and for
-// tests, and knows the answers and errors of the API, nothing of Kubernetes.
+// Package client calls the REST API of applications, for the command line and for tests. It knows
+// the API's answers and errors, and nothing of Kubernetes.
 package client
 
 import (
@@ -21,10 +21,10 @@ import (
 	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
-// longestAnswer bounds what is read of an answer, in bytes.
+// longestAnswer is how much of an answer is read, in bytes.
 const longestAnswer = 16 << 20
 
-// Client calls one server as one caller. It may be used by many goroutines.
+// Client calls one server as one caller. Goroutines may share it.
 type Client struct {
 	base  *url.URL
 	token func() (string, error)
@@ -33,12 +33,12 @@ type Client struct {
 
 // Options say where the server is and who calls.
 type Options struct {
-	// URL of the server, as https://tarn.example.com.
+	// URL of the server, such as https://tarn.example.com.
 	URL string
-	// Token gives the Kubernetes token to call with; it is asked before each call, as
-	// tokens expire. Nil means to call without one.
+	// Token returns the Kubernetes token to send. It is called before each call, because tokens
+	// expire. Nil sends no token.
 	Token func() (string, error)
-	// HTTP carries the calls; nil means http.DefaultClient.
+	// HTTP sends the calls; nil means http.DefaultClient.
 	HTTP *http.Client
 }
 
@@ -55,34 +55,34 @@ func New(options Options) (*Client, error) {
 	return c, nil
 }
 
-// Create takes an id for an application. Errors of this and the other calls are
-// *appplan.Error where the server answered.
+// Create reserves an id for an application. The errors of all calls are *appplan.Error if the
+// server answered.
 func (c *Client) Create(ctx context.Context, namespace, id string) (*appplan.App, error) {
 	return call[appplan.App](ctx, c, request{method: http.MethodPost, namespace: namespace, path: []string{"apps"}, body: object{"id": id}})
 }
 
-// List gives the applications of a namespace.
+// List returns the applications of a namespace.
 func (c *Client) List(ctx context.Context, namespace string) ([]appplan.App, error) {
 	return value(call[[]appplan.App](ctx, c, request{method: http.MethodGet, namespace: namespace, path: []string{"apps"}}))
 }
 
-// Get gives one application.
+// Get returns one application.
 func (c *Client) Get(ctx context.Context, namespace, id string) (*appplan.App, error) {
 	return call[appplan.App](ctx, c, request{method: http.MethodGet, namespace: namespace, path: []string{"apps", id}})
 }
 
-// Delete has an application deleted, with its volumes but those that are preserved.
+// Delete requests the deletion of an application, with its volumes except those to be preserved.
 func (c *Client) Delete(ctx context.Context, namespace, id string) (*appplan.Deletion, error) {
 	return call[appplan.Deletion](ctx, c, request{method: http.MethodDelete, namespace: namespace, path: []string{"apps", id}})
 }
 
-// Deploy deploys a paas.toml to an application that is there.
+// Deploy deploys a paas.toml to an existing application.
 func (c *Client) Deploy(ctx context.Context, namespace, id string, source appplan.Source) (*appplan.Deployed, error) {
 	return call[appplan.Deployed](ctx, c, request{method: http.MethodPost, namespace: namespace, path: []string{"apps", id, "deploy"}, body: source})
 }
 
-// Plan says what Deploy would do to an application that is there, or with isNew to one
-// that is to be created first.
+// Plan says what Deploy would do to an existing application. With isNew, it does so for an
+// application that is to be created first.
 func (c *Client) Plan(ctx context.Context, namespace, id string, source appplan.Source, isNew bool) (*appplan.Plan, error) {
 	r := request{method: http.MethodPost, namespace: namespace, path: []string{"apps", id, "plan"}, body: source}
 	if isNew {
@@ -96,18 +96,18 @@ func (c *Client) Scale(ctx context.Context, namespace, id string, replicas int32
 	return call[appplan.App](ctx, c, request{method: http.MethodPost, namespace: namespace, path: []string{"apps", id, "scale"}, body: object{"replicas": replicas}})
 }
 
-// Volumes gives the volumes an application mounts.
+// Volumes returns the volumes that an application mounts.
 func (c *Client) Volumes(ctx context.Context, namespace, id string) ([]appplan.Volume, error) {
 	return value(call[[]appplan.Volume](ctx, c, request{method: http.MethodGet, namespace: namespace, path: []string{"apps", id, "volumes"}}))
 }
 
-// Resize makes a volume larger.
+// Resize requests a larger size for a volume.
 func (c *Client) Resize(ctx context.Context, namespace, id, volume string, sizeGi int64) (*appplan.Resized, error) {
 	return call[appplan.Resized](ctx, c, request{method: http.MethodPut, namespace: namespace, path: []string{"apps", id, "volumes", volume}, body: object{"new_size_gi": sizeGi}})
 }
 
-// Events calls yield with each event of an application until the last one, yield's first
-// error, or the end of ctx. A stream that breaks off before its last event is an error.
+// Events calls yield with each event of an application. It ends after the last event, with yield's
+// first error, or with ctx. A stream that breaks off before its last event is an error.
 func (c *Client) Events(ctx context.Context, namespace, id string, yield func(appplan.Event) error) error {
 	response, err := c.send(ctx, request{method: http.MethodGet, namespace: namespace, path: []string{"apps", id, "events"}})
 	if err != nil {
@@ -131,7 +131,7 @@ func (c *Client) Events(ctx context.Context, namespace, id string, yield func(ap
 		if err := json.Unmarshal([]byte(data), &event); err != nil {
 			return fmt.Errorf("reading an event of the server: %w", err)
 		}
-		if event.Error != nil { // the call failed after it had begun to be answered
+		if event.Error != nil { // the call failed after the server had begun to answer
 			return event.Error
 		}
 		if err := yield(event.Event); err != nil || event.Kind.Last() {
@@ -144,8 +144,8 @@ func (c *Client) Events(ctx context.Context, namespace, id string, yield func(ap
 	return fmt.Errorf("the server ended the events of app '%s' before they were over", id)
 }
 
-// request is one call: its method, the namespace it is about, its path below /v1, and its
-// body: nil, a Source, or an object.
+// request is one call: its method, its namespace, its path below /v1, and its body. The body is
+// nil, a Source, or an object.
 type request struct {
 	method, namespace string
 	path              []string
@@ -156,7 +156,7 @@ type request struct {
 // object is a small body.
 type object map[string]any
 
-// call makes one call and reads what is answered.
+// call makes one call and decodes the answer.
 func call[T any](ctx context.Context, c *Client, r request) (*T, error) {
 	response, err := c.send(ctx, r)
 	if err != nil {
@@ -220,7 +220,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 	return response, nil
 }
 
-// address is the URL of a request. Names that would lead elsewhere are refused.
+// address returns the URL of a request. It rejects names that would lead to another path.
 func (c *Client) address(r request) (string, error) {
 	address := strings.TrimSuffix(c.base.String(), "/") + "/v1"
 	for _, part := range r.path {
@@ -259,27 +259,27 @@ func encode(body any) (text []byte, contentType string, err error) {
 	return text, "application/json", nil
 }
 
-// TooMany is the error of a caller that asks too often.
+// TooMany is the error for a caller that calls too often.
 type TooMany struct {
-	// Err is what the server said.
+	// Err is the server's error.
 	Err *appplan.Error
-	// After is how long to wait before asking again.
+	// After is how long the caller must wait.
 	After time.Duration
 }
 
-// Error gives the server's message.
+// Error returns the server's message.
 func (e *TooMany) Error() string { return e.Err.Message }
 
-// Unwrap gives the server's error.
+// Unwrap returns the server's error.
 func (e *TooMany) Unwrap() error { return e.Err }
 
-// speaksTLS is what Go's HTTP server answers to a call without TLS.
+// speaksTLS is the answer of Go's HTTPS server to a call without TLS.
 const speaksTLS = "sent an HTTP request to an HTTPS server"
 
-// failure is the error a server answered.
+// failure returns the error that a server answered.
 func failure(response *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(response.Body, longestAnswer))
-	if strings.Contains(string(text), speaksTLS) { // often with an error, as the server resets the connection
+	if strings.Contains(string(text), speaksTLS) { // often comes with an error, because the server resets the connection
 		return fmt.Errorf("%[1]s accepts TLS only: call it as https://%[1]s", response.Request.URL.Host)
 	}
 	if err != nil {

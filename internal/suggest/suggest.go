@@ -1,5 +1,5 @@
-// Package suggest finds the word that was probably meant, for errors that help. It
-// knows words alone, nothing of what they name.
+// Package suggest finds the word that a user probably meant, for better error messages. It knows
+// only words, not what they name.
 package suggest
 
 import (
@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// mostNear is how many words Near gives.
+	// mostNear is how many words Near returns.
 	mostNear = 3
-	// longest is how many bytes a word may have to be compared: the effort grows with
-	// the square, and nobody means a longer one.
+	// longest is the longest word that is compared, in bytes. The effort grows with the square of
+	// the length, and no real name is longer.
 	longest = 256
 )
 
-// Near gives the known words most like one, the likest first, at most three; none
-// where none is like it. Case and the signs _ - . between parts do not count.
+// Near returns the known words most similar to word, the most similar first, at most three. It
+// returns nil if none is similar. Case and the signs _ - . between parts do not count.
 func Near(word string, known []string) []string {
 	type candidate struct {
 		word  string
@@ -53,7 +53,7 @@ func Near(word string, known []string) []string {
 	return near
 }
 
-// Hint names the known words nearest to one, or all where none is near.
+// Hint names the known words nearest to word, or all of them if none is near.
 func Hint(word string, known []string) string {
 	if near := Near(word, known); near != nil {
 		return fmt.Sprintf("did you mean %s?", strings.Join(near, " or "))
@@ -61,13 +61,13 @@ func Hint(word string, known []string) string {
 	return "known are " + strings.Join(known, ", ")
 }
 
-// plain is a word without what people get wrong first.
+// plain returns a word without the differences that users often get wrong: case and separators.
 func plain(word string) string {
 	return strings.ToLower(strings.NewReplacer("_", "", "-", "", ".", "", " ", "").Replace(word))
 }
 
-// distance is how many letters have to be put in, taken out or replaced to make one
-// word of the other.
+// distance returns how many letters must be inserted, removed or replaced to turn one word into the
+// other.
 func distance(a, b string) int {
 	from, to := []rune(a), []rune(b)
 	row := make([]int, len(to)+1)

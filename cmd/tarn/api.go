@@ -75,22 +75,23 @@ func newDocumentCommand() *cobra.Command {
 	}
 }
 
-// registerClasses adds the flag for the storage classes of volumes that name none, which
-// the API and the controllers must agree on.
+// registerClasses adds the flag for the storage classes of volumes that name none. The API and the
+// controllers must get the same value.
 func registerClasses(flags *pflag.FlagSet, classes *map[string]string) {
 	cli.RegisterAppClasses(flags, classes, "default storage class of applications' volumes, for each access mode; must be the same for the API and the controllers")
 }
 
-// appClasses reads that flag.
+// appClasses reads the flag of registerClasses.
 func appClasses(words map[string]string) (map[appspec.AccessMode]string, error) {
 	return cli.AppClasses(words)
 }
 
-// teller is the account as which kubelets are asked: the server's own token would let a
-// stolen node make applications anywhere.
+// teller is the account whose token is sent to kubelets. With the server's own token, a stolen node
+// could create applications anywhere.
 var teller = client.ObjectKey{Namespace: "tarn-system", Name: "tarn-api-stats"}
 
-// usedBytes asks kubelets how full volumes are. What they do not tell is not known.
+// usedBytes returns a function that asks kubelets how full volumes are. Usage that they do not
+// report is unknown.
 func usedBytes(config *rest.Config, live client.Client, log logr.Logger) (func(context.Context, string, map[string]string) map[string]kubelet.Usage, error) {
 	if config.Insecure {
 		log.Info("the usage of volumes is unknown: there is no certificate authority to verify the kubelets with")
@@ -111,7 +112,7 @@ func usedBytes(config *rest.Config, live client.Client, log logr.Logger) (func(c
 	}, nil
 }
 
-// actingAs makes clients that write with a caller's token alone.
+// actingAs returns a function that makes clients which write only with a caller's token.
 func actingAs(config *rest.Config, live client.Client) func(string) (client.Writer, error) {
 	return func(token string) (client.Writer, error) {
 		own := rest.AnonymousClientConfig(config)

@@ -144,8 +144,9 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 	return nil
 }
 
-// controllerCache holds of the cluster's pods and disruption budgets only those Tarn has made, of Apps, and of
-// Deployments and ConfigMaps with their label, a few hundred bytes each, and of no object what only servers read.
+// controllerCache returns what the controllers keep in their cache. Of pods and disruption budgets,
+// it holds only those that Tarn has created. Of Apps, and of Deployments and ConfigMaps with their
+// label, it holds a few hundred bytes each. It holds no fields that only API servers read.
 func controllerCache() (cache.Options, error) {
 	ours, err := labels.NewRequirement(tarnv1.LabelStep, selection.Exists, nil)
 	if err != nil {

@@ -26,28 +26,28 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// parts is what the controllers share.
+// parts are what the controllers share.
 type parts struct {
 	steps   *steppod.Steps
 	workers int
 	plugins []plugin.Plugin
-	// pauseImage is that of the pods by which pools have a node chosen.
+	// pauseImage is the image of the pods that let the scheduler select a node for a pool's volume.
 	pauseImage string
 	// appClasses are the classes of App volumes that name none, by access mode.
 	appClasses map[appspec.AccessMode]string
-	// scrubImage is that of the pods by which volumes are scrubbed, empty for none.
+	// scrubImage is the image of the pods that scrub volumes; empty disables scrubbing.
 	scrubImage string
-	// pullSecrets are those with which that image is pulled.
+	// pullSecrets are the Secrets to pull that image with.
 	pullSecrets []string
-	// ownBinder says that the binder is among the controllers.
+	// ownBinder says that Tarn's binder is among the controllers.
 	ownBinder bool
-	// provisioning says whether that calls provisioners.
+	// provisioning says whether that binder calls provisioners.
 	provisioning bool
-	// pods makes the cache of all pods on first use, for those that need it.
+	// pods returns the cache of all pods, which it creates on first use.
 	pods func() (cache.Cache, error)
 }
 
-// controllers are all there are, by the names that --controllers takes.
+// controllers are all controllers, by their names in --controllers.
 var controllers = map[string]func(ctrl.Manager, parts) error{
 	"accept": func(mgr ctrl.Manager, p parts) error {
 		return provisioner.Register(mgr, provisioner.Options{Namespaces: p.steps.Namespaces})
@@ -74,7 +74,7 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 	},
 	"inprocess": func(mgr ctrl.Manager, p parts) error {
 		if len(p.plugins) == 0 {
-			return nil // switched off: it would watch for nothing
+			return nil // disabled: there is nothing to watch
 		}
 		return plugincontroller.Register(mgr, plugincontroller.Options{Plugins: p.plugins, Namespace: cli.Namespace, MaxConcurrent: p.workers})
 	},
@@ -97,7 +97,7 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 	},
 	"recycle": func(mgr ctrl.Manager, p parts) error {
 		if p.scrubImage == "" {
-			return nil // switched off: no pod could scrub
+			return nil // disabled: no pod could scrub
 		}
 		pods, err := p.pods()
 		if err != nil {
@@ -115,15 +115,15 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 	},
 }
 
-// defaultControllers are all but those whose work Kubernetes' own controllers do
-// unless an administrator has switched them off.
+// defaultControllers are all controllers except those whose work Kubernetes' own normally do. An
+// administrator who disables Kubernetes' own must add them.
 var defaultControllers = []string{"*", "-bind", "-protect"}
 
-// everyController stands for all of them in --controllers.
+// everyController stands for all controllers in --controllers.
 const everyController = "*"
 
-// selectControllers reads --controllers: names, * for all, and -name for all but one.
-// The result is sorted.
+// selectControllers reads --controllers: names, * for all, and -name to leave one out. The result
+// is sorted.
 func selectControllers(words []string) ([]string, error) {
 	var selected []string
 	for name := range controllers {
@@ -136,7 +136,7 @@ func selectControllers(words []string) ([]string, error) {
 		if off {
 			selected = slices.DeleteFunc(selected, func(s string) bool { return s == name })
 		}
-		// The default names controllers to leave out, whether or not this build has them.
+		// The default names controllers to leave out even if this build does not have them.
 		if controllers[name] == nil && name != everyController && !slices.Contains(defaultControllers, word) {
 			return nil, fmt.Errorf("--controllers: there is no controller %q: give * or any of %s, with - before those to leave out", name, strings.Join(controllerNames(), ", "))
 		}

@@ -23,12 +23,12 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// electionFlags say how several controllers agree on the one that works.
+// electionFlags say how several controllers elect a leader.
 //
-// A controller that stands by asks for the lease every retry to 2.2 retries, and takes
-// it when it has seen no renewal for the lease's duration. So it works at the latest
-// duration + 4.4 retries after a leader was killed: 4.9 s with the defaults. A leader
-// that ends in order gives the lease back, and is followed within 2.2 retries.
+// A standby asks for the lease every retry to 2.2 retries. It takes the lease when it has seen no
+// renewal for the lease's duration. After a leader was killed, the next one leads after at most
+// duration + 4.4 retries: 4.9 s with the defaults. A leader that ends cleanly releases the lease,
+// and the next one leads within 2.2 retries.
 type electionFlags struct {
 	on                     bool
 	duration, renew, retry time.Duration
@@ -41,11 +41,12 @@ func (f *electionFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.retry, "leader-elect-retry-period", 200*time.Millisecond, "how often the leader renews the lease and standbys try to acquire it")
 }
 
-// unseen is how much sooner than a lease's duration after its last renewal another may
-// take it: of several renewals within one second those who stand by see the first alone.
+// unseen is how much earlier than a lease's duration after its last renewal another controller may
+// take it. Renewals are recorded in whole seconds, so standbys see only the first of several within
+// one second.
 const unseen = time.Second
 
-// check refuses times with which two controllers could lead at once, or none.
+// check rejects times with which two controllers could lead at once, or none could.
 func (f *electionFlags) check() error {
 	switch slowest := time.Duration(float64(f.retry) * leaderelection.JitterFactor); {
 	case !f.on:
@@ -60,9 +61,9 @@ func (f *electionFlags) check() error {
 	return nil
 }
 
-// apply makes a manager elect. It gives the lease back when it is told to end, after
-// its controllers have ended; when it loses the lease it ends at once, and the process
-// with it, as another may be at work already.
+// apply makes a manager take part in the election. When it is told to end, it first ends its
+// controllers and then releases the lease. When it loses the lease, the process exits at once,
+// because another controller may already lead.
 func (f *electionFlags) apply(o *ctrl.Options) {
 	o.LeaderElection = f.on
 	o.LeaderElectionID = kube.ControllerName
@@ -71,7 +72,7 @@ func (f *electionFlags) apply(o *ctrl.Options) {
 	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To(f.duration), ptr.To(f.renew), ptr.To(f.retry)
 }
 
-// watched are the kinds that each controller watches, beside those of everyKind.
+// watched are the kinds that each controller watches, besides everyKind.
 var watched = map[string][]client.Object{
 	"accept":    {&pavv1.PavProvisioner{}, &storagev1.CSIDriver{}, &storagev1.CSINode{}},
 	"apps":      append(apps.Watched(), &storagev1.StorageClass{}),
@@ -85,15 +86,14 @@ var watched = map[string][]client.Object{
 	"trash":     {&storagev1.StorageClass{}, &tarnv1.PersistentVolumeSet{}},
 }
 
-// everyKind is what there may be thousands of.
+// everyKind are the kinds with possibly thousands of objects, which all controllers watch.
 var everyKind = []client.Object{
 	&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &corev1.Pod{}, &tarnv1.PavVolume{}, &tarnv1.PavStage{},
 }
 
-// fillCaches makes a controller that stands by watch what its controllers will, so that
-// it need not read that first when it takes over, and is ready only where it could: with
-// all resources and rights there. Without an election the controllers themselves begin
-// at once.
+// fillCaches makes a standby watch what its controllers will watch. So it need not read that when
+// it takes over. It also becomes ready only if all resources and rights for that exist. Without an
+// election, the controllers start watching at once by themselves.
 func (f *electionFlags) fillCaches(ctx context.Context, from cache.Cache, selected []string) error {
 	if !f.on {
 		return nil

@@ -1,5 +1,5 @@
-// Command tarn is everything of Tarn in one binary: the controller, the node agent,
-// the REST API and the command line. This folder only wires the parts together.
+// Command tarn is all of Tarn in one binary: the controller, the node agent, the REST API and the
+// command line. This directory only wires them together.
 package main
 
 import (
@@ -17,7 +17,7 @@ func main() {
 	os.Exit(cli.ExitStatus(root.ExecuteContext(ctrl.SetupSignalHandler()), os.Stderr))
 }
 
-// newRoot is the whole command line.
+// newRoot returns the whole command line.
 func newRoot() *cobra.Command {
 	return cli.NewRoot(newAPICommand(), newControllerCommand(), newNodeCommand(), newScrubCommand())
 }

@@ -12,28 +12,27 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// How much the controller's heap may grow before its garbage is collected, in percent
-// of what lives. Most of what lives is caches that stay: with Go's 100 percent as much
-// again would be held for nothing, so a large heap has the least. A small one would with
-// so little be collected after every few objects, on processors that the API server
-// beside it could use, so it may always grow by roomToGrow. Measured in bench/memory and
-// docs/design/0015.
+// How much the controller's heap may grow before a garbage collection, in percent of the live heap.
+// Most of the live heap is caches, which stay. Go's default of 100 percent would hold as much again
+// for nothing, so a large heap gets leastGarbage. With so little, a small heap would be collected
+// after every few objects. That would take processor time from an API server on the same machine,
+// so a heap may always grow by roomToGrow. Measured in bench/memory and docs/design/0015.
 const (
 	leastGarbage = 25
 	mostGarbage  = 400
 	roomToGrow   = 24 << 20
 )
 
-// softLimit is what the controller holds at most of memory, as long as what lives in it
-// leaves room: with 10,000 volumes a quarter of garbage would be more at times. Beside the
-// heap it holds about besideHeap.
+// softLimit is the most memory that the controller uses, as long as the live heap leaves room for
+// collecting. With 10,000 volumes, leastGarbage alone would exceed it at times. Memory outside the
+// heap is about besideHeap. Both are in bytes.
 const (
 	softLimit  = 140 << 20
 	besideHeap = 12 << 20
 )
 
-// spareMemory makes the controller hold little more than what its caches need, and
-// those share what they can. Whoever sets GOGC or GOMEMLIMIT has it so.
+// spareMemory makes the controller use little more memory than its caches need, and makes the
+// caches share what they can. GOGC and GOMEMLIMIT are respected when set.
 func spareMemory(o *cache.Options) {
 	percent, limit := os.Getenv("GOGC") == "", os.Getenv("GOMEMLIMIT") == ""
 	followHeap(func(live uint64) {
@@ -50,13 +49,13 @@ func spareMemory(o *cache.Options) {
 	}
 }
 
-// garbageFor is how much a heap of live bytes may grow, in percent.
+// garbageFor returns how much a heap of live bytes may grow, in percent.
 func garbageFor(live uint64) int {
 	return int(min(max(roomToGrow*100/max(live, 1), leastGarbage), mostGarbage))
 }
 
-// limitFor is the soft limit for a heap of live bytes: none where less than an eighth of
-// that were left to grow, as collecting would take the processors then.
+// limitFor returns the soft limit for a heap of live bytes. If that would leave less than an eighth
+// to grow, there is no limit, because collecting would then take all processor time.
 func limitFor(live uint64) int64 {
 	if live+live/8+besideHeap > softLimit {
 		return math.MaxInt64
@@ -64,12 +63,12 @@ func limitFor(live uint64) int64 {
 	return softLimit
 }
 
-// followHeap calls set with the bytes that live, now and after each collection. Go tells
-// of a collection only by what it collects: here a mark, made anew each time.
+// followHeap calls set with the size of the live heap, now and after each collection. Go reports a
+// collection only by collecting an object, so each call creates a new mark.
 func followHeap(set func(live uint64)) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
 	set(live[0].Value.Uint64())
-	mark := new(*byte) // a pointer: what has none may share its piece of memory and stay
+	mark := new(*byte) // a pointer, because Go may put objects without pointers into one block and keep it
 	runtime.AddCleanup(mark, followHeap, set)
 }

@@ -18,11 +18,11 @@ import (
 	"tarn.dev/tarn/internal/node"
 )
 
-// defaultKubeletDir is the root folder of a kubelet that is given no other.
+// defaultKubeletDir is the default root directory of a kubelet.
 const defaultKubeletDir = "/var/lib/kubelet"
 
-// nodeMemory is what the node agent keeps below, by collecting garbage the more often
-// the nearer it comes: it runs on every node. In bytes, a soft limit.
+// nodeMemory is the soft limit of the node agent's memory, in bytes. It is low because the agent
+// runs on every node; near the limit, garbage is collected more often.
 const nodeMemory = 32 << 20
 
 type nodeFlags struct {

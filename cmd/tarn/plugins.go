@@ -21,7 +21,7 @@ func (f *pluginFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.nodeName, "node-name", os.Getenv("NODE_NAME"), "name in the API of this process's node; needed for --host-path-root; the default is $NODE_NAME")
 }
 
-// plugins are those the flags ask for.
+// plugins returns the plugins that the flags ask for.
 func (f *pluginFlags) plugins() ([]plugin.Plugin, error) {
 	if f.hostPathRoot == "" {
 		return nil, nil

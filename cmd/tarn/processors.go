@@ -5,10 +5,10 @@ import (
 	"runtime"
 )
 
-// spareProcessors has the controller run on half of the processors it may use, at least one.
-// What it does is short and between long waits for the API server, and each time Go wakes
-// another processor that looks for more work and mostly finds none. Where there are few, those
-// are the API server's. Whoever sets GOMAXPROCS has it so. Figures: docs/design/0015.
+// spareProcessors makes the controller use half of the available processors, at least one. Its work
+// is short, with long waits for the API server between. Each time, Go starts another processor that
+// looks for more work and mostly finds none. On a small machine, the API server needs those
+// processors. GOMAXPROCS is respected when set. Figures: docs/design/0015.
 func spareProcessors() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(half(runtime.GOMAXPROCS(0)))

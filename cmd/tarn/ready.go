@@ -18,39 +18,40 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// syncing is what a readiness check asks of a cache.
+// syncing is the part of a cache that a readiness check uses.
 type syncing interface{ WaitForCacheSync(context.Context) bool }
 
 const (
 	// readyTimeout is how long a readiness check may take.
 	readyTimeout = time.Second
-	// readyAgain is how often a check that finds no leader looks within that time: a leader
-	// renews its lease several times a second, and one that ends in order is followed in
-	// half of one.
+	// readyAgain is how often a check without a leader reads the lease again within that time. A
+	// leader renews its lease several times a second. After a clean end, the next one leads within
+	// half a second.
 	readyAgain = 100 * time.Millisecond
 )
 
-// ready says whether claims are served: the caches are filled, which needs Tarn's
-// resources and rights to be there, and this controller leads or another one does. So a
-// rollout that is through says that Tarn works, though most of its pods stand by.
+// ready says whether claims are served: the caches are filled, and this controller or another one
+// leads. Filled caches show that Tarn's resources and rights exist. So a completed rollout means
+// that Tarn works, though most of its pods are standbys.
 func ready(caches syncing, live client.Reader, elected <-chan struct{}) healthz.Checker {
 	return (&readiness{caches: caches, live: live, elected: elected}).check
 }
 
-// readiness is what a controller knows of the one that leads.
+// readiness is what a controller knows about the leader.
 type readiness struct {
 	caches  syncing
 	live    client.Reader
 	elected <-chan struct{}
 
 	mu sync.Mutex
-	// seen is the lease as last looked at; nil before the first look.
+	// seen is the lease as last read; nil before the first read.
 	seen *leaseState
-	// renewed is when, by this clock, it was first seen to be renewed as it is now.
+	// renewed is when this process first saw the latest renewal, by its own clock.
 	renewed time.Time
 }
 
-// leaseState is what a leader changes by leading: who holds the lease, and since when.
+// leaseState is the part of the lease that a leader changes: the holder, and the time of its last
+// renewal.
 type leaseState struct {
 	holder string
 	at     time.Time
@@ -73,16 +74,16 @@ func (r *readiness) check(request *http.Request) error {
 	return reason
 }
 
-// led says why nobody leads. A leader that was killed is named by its lease for ever, and
-// its clock is not ours: what counts is that the lease was seen to change, not longer ago
-// than a leader may be silent.
+// led says why no controller leads, nil if one does. The lease names a leader forever, even one
+// that was killed, and the leader's clock may differ. So a change of the lease must have been seen
+// within the lease's duration.
 func (r *readiness) led(ctx context.Context) error {
 	select {
 	case <-r.elected:
 		return nil
 	default:
 	}
-	lease := &coordinationv1.Lease{} // without a holder, as one that is not there
+	lease := &coordinationv1.Lease{} // if it does not exist, it has no holder
 	if err := r.live.Get(ctx, client.ObjectKey{Namespace: cli.Namespace, Name: kube.ControllerName}, lease); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("no controller is the leader: %w", err)
 	}

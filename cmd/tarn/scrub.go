@@ -17,7 +17,7 @@ type scrubFlags struct {
 	check                        bool
 }
 
-// newScrubCommand is what runs in a scrub pod.
+// newScrubCommand returns the command that runs in a scrub pod.
 func newScrubCommand() *cobra.Command {
 	var flags scrubFlags
 	cmd := &cobra.Command{

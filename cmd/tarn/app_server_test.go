@@ -36,16 +36,16 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// twoWays is an API server and a server of the REST API before it, and the command line
-// of somebody who may do everything on both.
+// twoWays is an API server, a server of the REST API in front of it, and the command line of a user
+// with all rights on both.
 type twoWays struct {
 	t         *testing.T
 	client    client.WithWatch
 	server    *httptest.Server
 	authority string
-	// name is that of the namespace and of the class.
+	// name is the name of the namespace and of the class.
 	name string
-	// token is a kubeconfig that logs in by token, certificate one that does not.
+	// token is a kubeconfig that logs in by token; certificate is one that does not.
 	token, certificate string
 }
 
@@ -100,7 +100,7 @@ func (w *twoWays) kubeconfig(config *rest.Config) string {
 	return path
 }
 
-// run runs the command line and gives all that it says and its exit status.
+// run runs the command line and returns its output and its exit status.
 func (w *twoWays) run(args ...string) (said string, status int) {
 	var out bytes.Buffer
 	root := cli.NewRoot()
@@ -118,7 +118,7 @@ func (w *twoWays) file(text string) string {
 	return path
 }
 
-// twoWaysFile is of a class CLASS.
+// twoWaysFile is a paas.toml with a volume of class CLASS.
 const twoWaysFile = "[app]\nname = \"two-ways\"\nimage = \"a:1\"\n\n[[volumes]]\nname = \"data\"\nmountPath = \"/data\"\nsize = \"10Gi\"\nstorageClass = \"CLASS\"\n"
 
 func TestKubernetesAndTheServerAnswerTheCommandLineAlike(t *testing.T) {
@@ -165,7 +165,7 @@ func TestKubernetesAndTheServerAnswerTheCommandLineAlike(t *testing.T) {
 	w.refusals()
 }
 
-// refusals are those of a server that cannot be called.
+// refusals checks the errors of servers that cannot be called.
 func (w *twoWays) refusals() {
 	w.t.Helper()
 	for _, c := range []struct {

@@ -21,8 +21,8 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// meddler does something right after one of the controllers' writes, before they have its
-// answer. Events and leases do not count as writes.
+// meddler acts right after one of the controllers' writes, before they get its answer. Events and
+// leases do not count as writes.
 type meddler struct {
 	at int // counted from 1; 0 is never
 	do func()
@@ -60,15 +60,15 @@ func (m *meddler) written() {
 	}
 }
 
-// count is how many writes there were, and whether the meddler has had its turn.
+// count returns the number of writes so far, and whether the meddler has acted.
 func (m *meddler) count() (writes int, done bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.writes, m.done
 }
 
-// tally counts the pods of a step that have run to their end, which what a kubelet was
-// only asked to run has not.
+// tally counts the pods of a step that have run to their end. Pods that were created but did not
+// run do not count.
 type tally struct {
 	mu    sync.Mutex
 	ended map[tarnv1.Step]int
@@ -89,7 +89,7 @@ func (c *tally) count(step tarnv1.Step) int {
 	return c.ended[step]
 }
 
-// The life is one whose first creation fails, which has every point of one that goes well.
+// The first creation fails, because such a life includes every write of one that succeeds.
 func TestAClaimThatIsDeletedAfterAnyWriteOfItsProvisioningLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := testkit.OwnAPIServer(t)
@@ -110,8 +110,8 @@ func TestAClaimThatIsDeletedAfterAnyWriteOfItsProvisioningLeavesNothing(t *testi
 	}
 }
 
-// abandon deletes a claim when the meddler says so, or else when it is bound, and wants
-// everything to be gone then. It notes how many writes it takes until a claim is bound.
+// abandon deletes a claim when the meddler acts, or else when the claim is bound. It fails the test
+// unless everything is then deleted. It notes the number of writes until the claim is bound.
 func (w *world) abandon(m *meddler) {
 	w.t.Helper()
 	claim := w.claim()
@@ -133,7 +133,7 @@ func (w *world) abandon(m *meddler) {
 			if wrong := w.bound(claim)(); wrong != "" {
 				return "it was not deleted yet: " + wrong
 			}
-			remove() // this life took a write less: none had to be repeated
+			remove() // this life took one write less: none had to be repeated
 		}
 		err := w.client.Get(w.ctx, client.ObjectKeyFromObject(claim), &corev1.PersistentVolumeClaim{})
 		if !apierrors.IsNotFound(err) {
@@ -141,7 +141,7 @@ func (w *world) abandon(m *meddler) {
 		}
 		return w.nothing()
 	})
-	// The provisioner stays as long as a record does, so nothing comes after it.
+	// The provisioner stays as long as a record does, so its deletion comes last.
 	p := &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: w.name}}
 	if err := w.client.Delete(w.ctx, p); err != nil {
 		w.t.Fatal(err)

@@ -28,8 +28,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.QuietMain(m) }
 
-// world is one API server with one provisioner, a stand-in for the kubelet and one
-// for the binder.
+// world is one API server with one provisioner, a fake kubelet and a fake binder.
 type world struct {
 	t       *testing.T
 	ctx     context.Context
@@ -40,7 +39,7 @@ type world struct {
 	name    string
 }
 
-// newWorld sets the stage for one case; all objects carry the case's name.
+// newWorld prepares one case; all objects carry the case's name.
 func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.PersistentVolumeReclaimPolicy, ends func(*corev1.Pod) steppodtest.End) *world {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
@@ -81,9 +80,9 @@ func (w *world) ensure(o client.Object) {
 	}
 }
 
-// bind does of Kubernetes' controllers what the case needs: volumes are bound to
-// their claims and released when those go, protection lets everything go, and pods
-// whose record is gone are collected.
+// bind does the work of Kubernetes' controllers that a case needs. It binds volumes to their claims
+// and releases them when those are deleted. It removes all protection finalizers. It deletes pods
+// whose record is gone.
 func (w *world) bind() error {
 	var err error
 	w.mirror.Until(w.ctx, func() bool {
@@ -124,7 +123,7 @@ func (w *world) collect() error {
 		}
 		err := w.client.Get(w.ctx, client.ObjectKey{Name: owner.Name}, record)
 		if apierrors.IsNotFound(err) || err == nil && record.UID != owner.UID {
-			_ = w.client.Delete(w.ctx, &pods.Items[i]) // tried again on the next round
+			_ = w.client.Delete(w.ctx, &pods.Items[i]) // the next round retries
 		}
 	}
 	return nil
@@ -137,7 +136,7 @@ func (w *world) unprotect(o client.Object) {
 	}
 	o.SetFinalizers(slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return strings.HasPrefix(f, "kubernetes.io/") }))
 	if len(o.GetFinalizers()) != len(base.GetFinalizers()) {
-		_ = w.client.Patch(w.ctx, o, client.MergeFrom(base)) // tried again on the next round
+		_ = w.client.Patch(w.ctx, o, client.MergeFrom(base)) // the next round retries
 	}
 }
 
@@ -151,7 +150,7 @@ func (w *world) settlePhase(vol *corev1.PersistentVolume, claims []corev1.Persis
 			want = corev1.VolumeBound
 			if claims[i].Spec.VolumeName == "" {
 				claims[i].Spec.VolumeName = vol.Name
-				_ = w.client.Update(w.ctx, &claims[i]) // tried again on the next round
+				_ = w.client.Update(w.ctx, &claims[i]) // the next round retries
 			}
 		}
 	}
@@ -159,17 +158,17 @@ func (w *world) settlePhase(vol *corev1.PersistentVolume, claims []corev1.Persis
 		return
 	}
 	vol.Status.Phase = want
-	_ = w.client.Status().Update(w.ctx, vol) // tried again on the next round
+	_ = w.client.Status().Update(w.ctx, vol) // the next round retries
 }
 
-// isThere asks the API server whether a claim is there which the mirror may not have yet.
+// isThere asks the API server whether a claim exists that the mirror may not have yet.
 func (w *world) isThere(ref *corev1.ObjectReference) bool {
 	claim := &corev1.PersistentVolumeClaim{}
 	err := w.client.Get(w.ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, claim)
 	return err == nil && claim.UID == ref.UID || err != nil && !apierrors.IsNotFound(err)
 }
 
-// run starts the controllers on a configuration and gives back what ends them.
+// run starts the controllers with a configuration and returns the function that ends them.
 func (w *world) run(restConfig *rest.Config) (stop func()) {
 	w.t.Helper()
 	cached, err := controllerCache()
@@ -188,7 +187,7 @@ func (w *world) claim() *corev1.PersistentVolumeClaim {
 	return claim
 }
 
-// eventually waits until check finds nothing wrong.
+// eventually waits until check returns an empty string.
 func (w *world) eventually(what string, check func() string) {
 	w.t.Helper()
 	wrong := ""
@@ -226,7 +225,7 @@ func (w *world) noPods() string {
 	return ""
 }
 
-// nothing says what of the case is left, but for the provisioner and its class.
+// nothing lists the remaining objects of the case, except the provisioner and its class.
 func (w *world) nothing() string {
 	records, volumes := &tarnv1.PavVolumeList{}, &corev1.PersistentVolumeList{}
 	if err := w.client.List(w.ctx, records, client.MatchingLabels{tarnv1.LabelProvisioner: w.name}); err != nil {
@@ -246,23 +245,23 @@ func (w *world) nothing() string {
 	return w.noPods()
 }
 
-// removeRetained does what an administrator does with a volume that was kept.
+// removeRetained does what an administrator does with a retained volume.
 func (w *world) removeRetained() {
 	volumes := &corev1.PersistentVolumeList{}
 	if w.client.List(w.ctx, volumes) != nil {
-		return // tried again on the next round
+		return // the next round retries
 	}
 	for i := range volumes.Items {
 		vol := &volumes.Items[i]
 		if vol.Spec.CSI.Driver == w.name && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain &&
 			vol.Status.Phase == corev1.VolumeReleased && vol.DeletionTimestamp == nil {
-			_ = w.client.Delete(w.ctx, vol) // tried again on the next round
+			_ = w.client.Delete(w.ctx, vol) // the next round retries
 		}
 	}
 }
 
-// life takes a claim from its creation to its deletion under restConfig, starting the
-// controllers anew whenever the killer has ended them.
+// life takes a claim from its creation to its deletion with restConfig. It restarts the controllers
+// whenever the killer has ended them.
 func (w *world) life(k *testkit.Killer) {
 	w.t.Helper()
 	defer k.Life(w.config, w.run)()
@@ -291,7 +290,7 @@ func wellBehaved(*corev1.Pod) steppodtest.End {
 	return steppodtest.End{Result: tarnv1.PodResult{Capacity: ptr.To("1Gi")}}
 }
 
-// failsOnce lets the first creation pod fail, so that a life includes undoing.
+// failsOnce makes the first creation pod fail, so that a life includes undoing.
 func failsOnce(pod *corev1.Pod) steppodtest.End {
 	end := wellBehaved(pod)
 	end.Fails = pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepCreation) && strings.HasSuffix(pod.Name, "-1")
@@ -328,7 +327,7 @@ func TestAVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 	}
 }
 
-// check wants every pod to have run once and no oftener than that.
+// check fails the test unless every pod has run exactly once.
 func (w *world) check(wantCreations, wantDeletions int) {
 	w.t.Helper()
 	if got := w.kubelet.Ran(tarnv1.StepCreation); len(got) != wantCreations {

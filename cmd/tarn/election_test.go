@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// elect gives the flags as a command line sets them.
+// elect returns the flags of a command line.
 func elect(t *testing.T, args ...string) electionFlags {
 	t.Helper()
 	var f electionFlags
@@ -30,8 +30,8 @@ func TestADeadLeaderIsFollowedWithinFiveSecondsByDefault(t *testing.T) {
 	if err := f.check(); err != nil {
 		t.Fatal(err)
 	}
-	// Each of two looks at the lease comes up to 2.2 retries after the one before: one
-	// that sees the last renewal, and one that sees it expired.
+	// Two reads of the lease come up to 2.2 retries late: the one that sees the last renewal, and
+	// the one that sees the lease expired.
 	if worst := f.duration + time.Duration(2*2.2*float64(f.retry)); worst >= 5*time.Second {
 		t.Errorf("a standby may take %s", worst)
 	}
@@ -59,7 +59,7 @@ func TestTimesWithWhichNoneOrTwoWouldLeadAreRefused(t *testing.T) {
 	}
 }
 
-// A standby that is ready must be able to lead: what its controllers watch, it watches.
+// A ready standby must be able to lead, so it must watch all that its controllers watch.
 func TestAStandbyWatchesAllThatItsControllersWill(t *testing.T) {
 	watch := regexp.MustCompile(`\b(?:For|Owns|Watches)\(&\w+\.(\w+)\{\}`)
 	directories := map[string]string{"accept": "provisioner", "inprocess": "plugin", "trash": "retention"}

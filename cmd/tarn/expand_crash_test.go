@@ -26,13 +26,13 @@ type growth struct {
 	name string
 	// section is volumeExpansion's JSON; its pod gets the new size as its argument.
 	section string
-	// asks are the sizes asked for, each but the first once the one before has failed.
+	// asks are the sizes requested, each after the one before has failed.
 	asks []string
 	ends func(*corev1.Pod) steppodtest.End
-	// wantPods is how many expansion pods there are. Where the claim asks for less, one
-	// more may have begun before it does.
+	// wantPods is the number of expansion pods. If the claim reduces its request, one more may have
+	// started before that.
 	wantPods int
-	// wantStatus is how the claim's resize ends, wantHas what the claim has then.
+	// wantStatus is the final status of the claim's resize, wantHas the claim's final capacity.
 	wantStatus corev1.ClaimResourceStatus
 	wantHas    string
 }
@@ -92,8 +92,8 @@ func TestAVolumeGrowsWhereverTheControllerIsKilled(t *testing.T) {
 	}
 }
 
-// grow makes a volume, lets it grow under a controller that may be killed, and ends
-// it. It gives the number of writes it took to grow.
+// grow creates a volume, expands it under a controller that may be killed, and deletes it. It
+// returns the number of writes during the expansion.
 func (w *world) grow(g growth, k *testkit.Killer) (writes int) {
 	w.t.Helper()
 	w.allowGrowth(g.section)
@@ -139,7 +139,7 @@ func (w *world) allowGrowth(section string) {
 	}
 }
 
-// markBound does what of the binder's work a claim needs before it may ask for more.
+// markBound does the binder's part that a claim needs before it may request more.
 func (w *world) markBound(claim *corev1.PersistentVolumeClaim) {
 	w.t.Helper()
 	w.eventually("marking the claim as bound", func() string {

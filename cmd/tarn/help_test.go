@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// everyCommand gives a command and all below it.
+// everyCommand returns a command and all commands below it.
 func everyCommand(cmd *cobra.Command) []*cobra.Command {
 	all := []*cobra.Command{cmd}
 	for _, below := range cmd.Commands() {

@@ -40,7 +40,7 @@ func TestEveryCollectionIsFollowed(t *testing.T) {
 	followHeap(func(live uint64) {
 		select {
 		case seen <- live:
-		default: // the process goes on collecting after the test
+		default: // the process continues to collect garbage after the test
 		}
 	})
 	for i := range 3 {

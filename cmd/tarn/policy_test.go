@@ -30,14 +30,14 @@ const (
 	asTenant     = "tenant"
 )
 
-// nodeClaim is the key under which a token tells the node of its pod.
+// nodeClaim is the key in a token for the node of its pod.
 const nodeClaim = "authentication.kubernetes.io/node-name"
 
-// onNode is the node that the node agent of these tests runs on.
+// onNode is the node of these tests' node agent.
 const onNode = "node-1"
 
-// as is a client with another's name, the node agent's from a pod on onNode; the tenant
-// may do anything with pods.
+// as returns a client that acts as another user. The node agent acts from a pod on onNode. The
+// tenant may do anything with pods.
 func as(t *testing.T, config *rest.Config, user string) client.Client {
 	t.Helper()
 	config = rest.CopyConfig(config)
@@ -48,8 +48,8 @@ func as(t *testing.T, config *rest.Config, user string) client.Client {
 	return testkit.Client(t, config)
 }
 
-// namespaces makes namespaces that can have pods: these want a service account, and no
-// controller makes it here.
+// namespaces creates namespaces that can have pods. Such a namespace needs a service account, which
+// no controller creates here.
 func namespaces(ctx context.Context, t *testing.T, admin client.Client, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -144,17 +144,18 @@ func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
 		if c.want && err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		// What the node agent may not write two policies refuse; the API server names either.
+		// Two policies reject what the node agent may not write; the API server names either.
 		if !c.want && (err == nil || !strings.Contains(err.Error(), "'pods.tarn.dev'") && !strings.Contains(err.Error(), "'node.tarn.dev'")) {
 			t.Errorf("%s: %v, want a refusal by a policy of Tarn's", c.name, err)
 		}
 	}
 	for _, name := range []string{"own", "ours"} {
-		_ = admin.Delete(ctx, pod(name, plain), client.GracePeriodSeconds(0)) // the server goes with the tests
+		_ = admin.Delete(ctx, pod(name, plain), client.GracePeriodSeconds(0)) // the server ends with the tests
 	}
 }
 
-// TestOnlyAdministratorsGetInsideAStepPod has a tenant who may do anything with pods try to.
+// TestOnlyAdministratorsGetInsideAStepPod has a tenant who may do anything with pods try to get
+// inside.
 func TestOnlyAdministratorsGetInsideAStepPod(t *testing.T) {
 	config := testkit.APIServer(t)
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
@@ -182,7 +183,7 @@ func TestOnlyAdministratorsGetInsideAStepPod(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, way := range []string{"exec", "attach", "portforward", "proxy"} {
-				// No kubelet runs, so that whoever may gets another error.
+				// No kubelet runs, so an authorized user gets another error.
 				err := core.RESTClient().Post().Namespace("default").Resource("pods").Name(name).SubResource(way).Param("command", "id").Do(ctx).Error()
 				if refused(err) != want {
 					t.Errorf("%s of pod %s by %q: %v, want a refusal: %v", way, name, user, err, want)
@@ -202,8 +203,8 @@ func TestOnlyAdministratorsGetInsideAStepPod(t *testing.T) {
 	}
 }
 
-// TestNobodyButABinderSaysThatAClaimWasBound has a tenant who may do anything with claims forge
-// the words by which a binder is believed.
+// TestNobodyButABinderSaysThatAClaimWasBound has a tenant who may do anything with claims forge the
+// annotations that binders set.
 func TestNobodyButABinderSaysThatAClaimWasBound(t *testing.T) {
 	config := testkit.APIServer(t)
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
@@ -257,7 +258,7 @@ func TestNobodyButABinderSaysThatAClaimWasBound(t *testing.T) {
 	}
 }
 
-// TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone plays one who has it.
+// TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone acts as a thief with that token.
 func TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone(t *testing.T) {
 	config := testkit.APIServer(t)
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
@@ -288,7 +289,7 @@ func TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone(t *testing.T) 
 	for _, c := range []struct {
 		name   string
 		object client.Object
-		want   string // empty: it may
+		want   string // empty if it is allowed
 	}{
 		{"a pod for a step", pod("tarn-volumes"), ""},
 		{"a pod that scrubs", pod("tarn-system"), ""},
@@ -321,7 +322,7 @@ func TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone(t *testing.T) 
 			t.Errorf("%s, by an administrator: %v", c.name, err)
 		}
 	}
-	// What is there already is no more the thief's.
+	// Existing pods are out of the thief's reach too.
 	step := pod("shop")
 	step.SetLabels(map[string]string{tarnv1.LabelStep: "creation"})
 	for _, c := range []struct {

@@ -21,7 +21,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// stageOf builds the PavStage of a volume on a node.
+// stageOf returns the PavStage of a volume on a node.
 func stageOf(volume, node string) *tarnv1.PavStage {
 	uid := types.UID(fmt.Sprintf("%x", volume))
 	return &tarnv1.PavStage{
@@ -33,7 +33,7 @@ func stageOf(volume, node string) *tarnv1.PavStage {
 	}
 }
 
-// confined is what the node agent of onNode may and may not do to stages and pods.
+// confined lists what the node agent of onNode may and may not do with stages and pods.
 func confined(ctx context.Context, agent client.Client, prefix string) []struct {
 	name string
 	do   func() error
@@ -138,7 +138,7 @@ func TestTheNodeAgentWritesOnlyWhatIsOfItsNode(t *testing.T) {
 		}
 		unfurnish(ctx, t, admin, agent.prefix)
 	}
-	// Whoever has got hold of a token without a node can do nothing with it.
+	// A thief with a token that names no node can do nothing with it.
 	nowhere := rest.CopyConfig(config)
 	nowhere.Impersonate = rest.ImpersonationConfig{UserName: asNode, Groups: []string{"system:authenticated"}}
 	if err := testkit.Client(t, nowhere).Create(ctx, stageOf("nowhere", onNode)); err == nil || !strings.Contains(err.Error(), "names no node") {
@@ -146,7 +146,7 @@ func TestTheNodeAgentWritesOnlyWhatIsOfItsNode(t *testing.T) {
 	}
 }
 
-// pods of a case, by the node they are on.
+// placed are the pods of a case, with the node that each is on.
 var placed = map[string]string{"here": onNode, "there": "node-2", "nowhere": ""}
 
 func podOn(name, node string) *corev1.Pod {
@@ -186,8 +186,8 @@ func unfurnish(ctx context.Context, t *testing.T, admin client.Client, prefix st
 	}
 }
 
-// withToken is a client with a token that the API server made for the node agent of
-// onNode, as it makes them for pods.
+// withToken returns a client with a token for the node agent of onNode. The API server makes it as
+// it does for pods.
 func withToken(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client) client.Client {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: onNode}}

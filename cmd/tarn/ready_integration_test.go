@@ -36,7 +36,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// beTarn has this test program be tarn itself, for those who start it so.
+// beTarn is the environment variable that makes this test program behave as tarn.
 const beTarn = "TARN_TEST_IS_TARN"
 
 func init() {
@@ -45,16 +45,16 @@ func init() {
 	}
 }
 
-// trial is a controller that runs as a process with the rights of an account.
+// trial is a controller that runs as a process, with the rights of a service account.
 type trial struct {
-	// probes is where it answers the kubelet; it comes when it listens.
+	// probes receives the address of the probes once the controller listens.
 	probes chan string
 	base   string
 	ended  chan error
 	stop   func()
 }
 
-// launch starts a controller with the token of an account in the default namespace.
+// launch starts a controller with the token of a service account in the default namespace.
 func launch(t *testing.T, config *rest.Config, admin client.Client, account string) *trial {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -105,8 +105,8 @@ func launch(t *testing.T, config *rest.Config, admin client.Client, account stri
 	return p
 }
 
-// listen reads what a controller logs to its end, finds out where it listens, and gives
-// what it said last.
+// listen reads a controller's log to its end, sends the address of its probes, and returns the last
+// message.
 func (p *trial) listen(says io.Reader) (last string) {
 	lines := bufio.NewReader(says)
 	for {
@@ -139,8 +139,8 @@ func ask(ctx context.Context, url string) (int, string, error) {
 	return answer.StatusCode, string(text), err
 }
 
-// becomes follows a controller until it is ready, or, where it must not be, until it has
-// said the same reason against it several times; in between it is never ready.
+// becomes waits until a controller is ready. If want is set, it waits until the controller has
+// given that reason several times, and fails if it is ever ready.
 func (p *trial) becomes(t *testing.T, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)
@@ -152,7 +152,7 @@ func (p *trial) becomes(t *testing.T, want string) {
 	case <-ctx.Done():
 		t.Fatal("the controller does not listen")
 	}
-	again := time.NewTicker(300 * time.Millisecond) // the kubelet asks again, and so do we
+	again := time.NewTicker(300 * time.Millisecond) // the kubelet repeats its probe, and so does this test
 	defer again.Stop()
 	for seen, why := 0, ""; ; <-again.C {
 		path := "/readyz/leading" // which tells an administrator why not
@@ -176,8 +176,8 @@ func (p *trial) becomes(t *testing.T, want string) {
 	}
 }
 
-// entitle makes an account in the default namespace with some roles: of the cluster by
-// their names, those of Tarn's namespace behind a slash.
+// entitle creates a service account in the default namespace with some roles. ClusterRoles are
+// given by name, Roles of Tarn's namespace with a slash in front.
 func entitle(t *testing.T, admin client.Client, account string, roles ...string) {
 	t.Helper()
 	make := func(o client.Object) {
@@ -231,7 +231,7 @@ func TestAControllerIsNeverReadyWhereClaimsAreNotServed(t *testing.T) {
 	cases := 0
 	unready := func(name, want string, roles ...string) {
 		t.Helper()
-		cases++ // each with an account of its own: rights that are taken back last a moment longer
+		cases++ // each has its own account, because revoked rights stay valid a moment longer
 		account := fmt.Sprintf("lacking-%d", cases)
 		t.Run(name, func(t *testing.T) {
 			entitle(t, admin, account, roles...)
@@ -270,8 +270,8 @@ func TestAControllerIsNeverReadyWhereClaimsAreNotServed(t *testing.T) {
 	})
 }
 
-// withoutApps removes the definition of a custom resource, against its protection, and
-// waits until nobody is told of it any more.
+// withoutApps removes the definition of a custom resource in spite of its protection. It waits
+// until discovery no longer lists the resource.
 func withoutApps(t *testing.T, admin client.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Limit)

@@ -16,19 +16,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// filled stands for a cache that is, or is not.
+// filled is a fake cache that is filled or not.
 type filled bool
 
 func (f filled) WaitForCacheSync(context.Context) bool { return bool(f) }
 
-// term is the time in which one renews the lease, from the first check on; it is named by
-// the lease until the next one begins.
+// term is the time during which one holder renews the lease, counted from the first check. The
+// lease names that holder until the next term begins.
 type term struct {
 	holder      string
 	from, until time.Duration
 }
 
-// lease stands for that in the API server, which its holder renews five times a second.
+// lease is a fake of the API server's lease. Its holder renews it five times a second.
 type lease struct {
 	client.Reader
 	terms []term
@@ -50,7 +50,7 @@ func (l *lease) Get(_ context.Context, key client.ObjectKey, o client.Object, _ 
 	return apierrors.NewNotFound(coordinationv1.Resource("leases"), key.Name)
 }
 
-// forEver is longer than any case lasts.
+// forEver is longer than any case.
 const forEver = time.Hour
 
 func TestAControllerIsReadyWhenItsCachesAreFilledAndOneLeads(t *testing.T) {
@@ -62,8 +62,8 @@ func TestAControllerIsReadyWhenItsCachesAreFilledAndOneLeads(t *testing.T) {
 		caches  filled
 		elected chan struct{}
 		lease   lease
-		// last is when the last check is made; there is one every 2 s. want is in its answer;
-		// where it is empty, every check finds it ready.
+		// last is the time of the last check; there is one every 2 s. want is a part of that
+		// check's error. If want is empty, every check must find the controller ready.
 		last time.Duration
 		want string
 	}{

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// check fails unless an answer is one that the document has.
+// check fails unless the document describes such an answer.
 func (d described) check(t *testing.T, r *reply, method, path string) {
 	t.Helper()
 	if r.status == http.StatusRequestHeaderFieldsTooLarge || strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
@@ -42,7 +42,7 @@ func (d described) check(t *testing.T, r *reply, method, path string) {
 	}
 }
 
-// resolve follows a reference into the document.
+// resolve follows a reference within the document.
 func (d described) resolve(schema map[string]any) map[string]any {
 	for {
 		ref, is := schema["$ref"].(string)
@@ -53,7 +53,7 @@ func (d described) resolve(schema map[string]any) map[string]any {
 	}
 }
 
-// conforms says where a value is not as a schema of the document has it.
+// conforms lists where a value violates a schema of the document.
 func (d described) conforms(schema map[string]any, value any, at string) []string {
 	schema = d.resolve(schema)
 	if schema == nil {
@@ -94,7 +94,7 @@ func (d described) conforms(schema map[string]any, value any, at string) []strin
 	return wrong
 }
 
-// texts reads one text or a list of them.
+// texts reads a string or a list of strings.
 func texts(value any) []string {
 	switch value := value.(type) {
 	case string:

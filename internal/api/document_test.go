@@ -14,7 +14,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// described is the document of a server, as read from it.
+// described is the document that a server serves.
 type described struct {
 	OpenAPI    string                                      `json:"openapi"`
 	Paths      map[string]map[string]describedCall         `json:"paths"`
@@ -38,7 +38,7 @@ type describedParameter struct {
 	Required bool
 }
 
-// readDocument reads what a server says of itself.
+// readDocument reads the document of a server.
 func readDocument(t *testing.T, s *Server) described {
 	t.Helper()
 	answer := httptest.NewRecorder()
@@ -53,7 +53,7 @@ func readDocument(t *testing.T, s *Server) described {
 	return d
 }
 
-// alone is a server that reaches no Kubernetes, for what needs none.
+// alone returns a server that cannot reach Kubernetes, for tests that need none.
 func alone(t *testing.T) *Server {
 	t.Helper()
 	s, err := New(Options{Log: logr.Discard(), Version: "v0.0.0-test"})

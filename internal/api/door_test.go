@@ -16,7 +16,7 @@ import (
 	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
-// reviewer takes every token for good, for some audiences.
+// reviewer accepts every token, for some audiences.
 type reviewer struct {
 	client.WithWatch
 	audiences []string

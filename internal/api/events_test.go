@@ -17,7 +17,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// through is the client of a visitor.
+// through returns the client of a visitor.
 func (c *visitor) through() *client.Client {
 	c.w.t.Helper()
 	calls, err := client.New(client.Options{URL: c.w.url, Token: func() (string, error) { return c.token, nil }})
@@ -27,7 +27,7 @@ func (c *visitor) through() *client.Client {
 	return calls
 }
 
-// follow gathers the events of an application. act is called with each.
+// follow collects the events of an application. It calls act with each.
 func (c *visitor) follow(id string, act func(appplan.Event)) []appplan.Event {
 	c.w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
@@ -139,7 +139,7 @@ func TestStreamsAreBoundedAndFreedWhenTheirCallerLeaves(t *testing.T) {
 	c.open(again, "shop")
 }
 
-// open opens a stream and reads its first event; it is closed when ctx ends.
+// open opens a stream and reads its first event; the stream closes when ctx ends.
 func (c *visitor) open(ctx context.Context, id string) {
 	c.w.t.Helper()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.w.url+"/v1/apps/"+id+"/events", nil)

@@ -20,11 +20,11 @@ import (
 	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
-// asNobody acts as any caller.
+// asNobody returns a writer for any caller.
 func asNobody(string) (client.Writer, error) { return empty{}, nil }
 
-// empty is a Kubernetes that lets everybody in and holds nothing: what is sent gets as
-// far into the server as it can.
+// empty is a Kubernetes that authorizes everyone and holds nothing. So each request gets as far
+// into the server as it can.
 type empty struct{ client.WithWatch }
 
 func nothing(name string) error {

@@ -14,12 +14,12 @@ import (
 	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
-// source is a file with volumes of a size.
+// source returns a file with volumes of a size.
 func source(image string, sizeGi int) appplan.Source {
 	return appplan.Source{Text: fmt.Appendf(nil, "[app]\nimage = %q\n\n[app.env]\nIMAGE = %q\n\n[[volumes]]\nname = \"data\"\nmountPath = \"/data\"\nsize = \"%dGi\"\n", image, image, sizeGi)}
 }
 
-// together does something n times at once.
+// together calls do n times concurrently.
 func together(t *testing.T, n int, do func(i int) error) {
 	t.Helper()
 	var wait sync.WaitGroup

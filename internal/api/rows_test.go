@@ -378,7 +378,7 @@ func TestWhatFailsUnexpectedlyIsPassedOn(t *testing.T) {
 	c.get("/v1/apps").fails(http.StatusInternalServerError, appplan.Internal, "listing the apps of namespace '"+c.namespace+"': "+errDenied.Error())
 }
 
-// errDenied is what Kubernetes says to a server that lacks a right.
+// errDenied is Kubernetes' error for a server that lacks a right.
 var errDenied = apierrors.NewForbidden(schema.GroupResource{Group: tarnv1.Group, Resource: "apps"}, "", errors.New("the server was given no right"))
 
 // denied is the client of such a server.

@@ -46,7 +46,7 @@ func TestTokensAreNotShownOnTheWay(t *testing.T) {
 	}
 }
 
-// serving answers on a port of its own until the test ends, and says where.
+// serving starts a server on a free port until the test ends, and returns its address.
 func serving(t *testing.T, l Listening) string {
 	t.Helper()
 	return answering(t, alone(t), l)
@@ -75,7 +75,7 @@ func answering(t *testing.T, s *Server, l Listening) string {
 	return listener.Addr().String()
 }
 
-// certify writes a certificate for 127.0.0.1 and gives those who trust it.
+// certify writes a certificate for 127.0.0.1, and returns a pool that trusts it.
 func certify(t *testing.T) (l Listening, trust *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

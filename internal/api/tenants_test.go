@@ -19,7 +19,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// everyCall makes each call there is about an application, in a namespace.
+// everyCall makes every call about an application, in a namespace.
 func everyCall(c *visitor, namespace, id string) []*reply {
 	path, in := "/v1/apps/"+id, "?namespace="+namespace
 	return []*reply{
@@ -41,7 +41,7 @@ func TestATenantCannotTellWhatAnotherHas(t *testing.T) {
 	there, nowhere := everyCall(blue, red.namespace, "shop"), everyCall(blue, red.namespace, "none")
 	for i := range there {
 		there[i].fails(http.StatusNotFound, appplan.NotFound, "app 'shop' not found")
-		// But for the name, what is there and what is not are answered alike.
+		// Except for the name, an existing and a missing application must get the same answer.
 		if a, b := string(there[i].body), strings.ReplaceAll(string(nowhere[i].body), "'none'", "'shop'"); a != b || there[i].status != nowhere[i].status {
 			t.Errorf("%s answered %s, and for what is not there %s", there[i].call, a, b)
 		}

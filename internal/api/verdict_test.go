@@ -20,7 +20,7 @@ import (
 	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
-// onChange has somebody do something to application shop at its next change.
+// onChange calls do at the next change of application shop.
 func (w *world) onChange(namespace string, do func(app *tarnv1.App) error) (wait func()) {
 	w.t.Helper()
 	return w.when(namespace, func(*tarnv1.App) bool { return true }, do)
@@ -96,7 +96,7 @@ func TestAResizeHearsWhatKubernetesSaysToIt(t *testing.T) {
 		t.Errorf("after a refusal %d GiB are asked for, want the 10 from before", got)
 	}
 
-	resize(func(app *tarnv1.App) error { // somebody deploys while it is carried out
+	resize(func(app *tarnv1.App) error { // another deploy comes while this one is applied
 		app.Spec.Image = "shop:2"
 		if err := w.admin.Update(context.Background(), app); err != nil {
 			return err

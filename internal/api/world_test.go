@@ -35,22 +35,22 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world is a server before a real API server, on which it has the rights that it has
-// anywhere. No controller runs: the test makes the claims.
+// world is a server in front of a real API server, with the rights that it has in production. No
+// controller runs: the tests create the claims.
 type world struct {
 	t      *testing.T
 	admin  client.WithWatch
 	server *Server
 	url    string
-	// document has what the server says of itself.
+	// document is the document that the server serves.
 	document described
-	// nth tells the namespaces of this world from those of others.
+	// nth makes the namespaces of this world unique.
 	nth int32
 }
 
 var worlds atomic.Int32
 
-// in is a namespace of this world.
+// in returns a namespace of this world.
 func (w *world) in(namespace string) string { return fmt.Sprintf("%s-%d", namespace, w.nth) }
 
 func newWorld(t *testing.T, changes ...func(*Options)) *world {
@@ -65,7 +65,7 @@ func newWorld(t *testing.T, changes ...func(*Options)) *world {
 		own.BearerToken = token
 		return client.New(own, client.Options{Scheme: w.admin.Scheme(), Mapper: w.admin.RESTMapper()})
 	}
-	options.Limits.Verdict = 0 // nobody carries anything out
+	options.Limits.Verdict = 0 // no controller runs
 	if testing.Verbose() {
 		options.Log = testr.New(t)
 	}
@@ -103,7 +103,7 @@ func (w *world) create(objects ...client.Object) {
 	}
 }
 
-// token is one of a service account.
+// token returns the token of a service account.
 func (w *world) token(namespace, name string) string {
 	w.t.Helper()
 	request := &authenticationv1.TokenRequest{}
@@ -114,16 +114,14 @@ func (w *world) token(namespace, name string) string {
 	return request.Status.Token
 }
 
-// tenant is a namespace of its own with a service account that may do all with its
-// applications, and its token.
+// tenant creates a namespace with a service account that may do anything with its applications.
 func (w *world) tenant(namespace string) *visitor {
 	w.t.Helper()
 	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.in(namespace)}})
 	return w.member(namespace, "deployer", "tarn-apps-edit")
 }
 
-// member is a service account of a namespace with a role there, none where that is
-// empty.
+// member creates a service account of a namespace with a role there; an empty role means none.
 func (w *world) member(namespace, name, role string) *visitor {
 	w.t.Helper()
 	namespace = w.in(namespace)
@@ -142,13 +140,13 @@ func (w *world) member(namespace, name, role string) *visitor {
 	return &visitor{w: w, namespace: namespace, token: w.token(namespace, name)}
 }
 
-// class is a storage class.
+// class creates a storage class.
 func (w *world) class(name string, expands bool) {
 	w.t.Helper()
 	w.create(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "example.com/none", AllowVolumeExpansion: &expands})
 }
 
-// claim is the bound claim of a volume, as the apps controller would make it.
+// claim creates the bound claim of a volume, as the apps controller would.
 func (w *world) claim(namespace, app, volume string, sizeGi int64, mode corev1.PersistentVolumeAccessMode, class string, changes ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	w.t.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(sizeGi<<30, resource.BinarySI)}
@@ -173,7 +171,7 @@ func (w *world) claim(namespace, app, volume string, sizeGi int64, mode corev1.P
 	return claim
 }
 
-// app reads an application as it is stored.
+// app reads an application from the API server.
 func (w *world) app(namespace, id string) *tarnv1.App {
 	w.t.Helper()
 	app := &tarnv1.App{}
@@ -183,7 +181,7 @@ func (w *world) app(namespace, id string) *tarnv1.App {
 	return app
 }
 
-// settle writes the status that the apps controller writes when all is as asked for.
+// settle writes the status that the apps controller writes when everything is as asked for.
 func (w *world) settle(namespace, id string) {
 	w.t.Helper()
 	app := w.app(namespace, id)
@@ -208,7 +206,7 @@ type visitor struct {
 	encoding  string // of the bodies it sends
 }
 
-// reply is what was answered.
+// reply is an answer of the server.
 type reply struct {
 	t      *testing.T
 	call   string
@@ -217,7 +215,7 @@ type reply struct {
 	body   []byte
 }
 
-// do makes a call. Whatever is answered must be as the document says.
+// do makes a call, and fails unless the document describes the answer.
 func (c *visitor) do(method, path, contentType, body string) *reply {
 	c.w.t.Helper()
 	request, err := http.NewRequest(method, c.w.url+path, strings.NewReader(body))
@@ -268,7 +266,7 @@ func (r *reply) want(status int) *reply {
 	return r
 }
 
-// fails is an error of a code whose message is as expected.
+// fails checks that the answer is an error with this code and message.
 func (r *reply) fails(status int, code appplan.Code, message string) {
 	r.t.Helper()
 	r.want(status)
@@ -281,7 +279,7 @@ func (r *reply) fails(status int, code appplan.Code, message string) {
 	}
 }
 
-// data is what was answered.
+// data returns the data of an answer.
 func data[T any](r *reply) T {
 	r.t.Helper()
 	var answer struct{ Data *T }

@@ -12,7 +12,7 @@ import (
 	appplan "tarn.dev/tarn/internal/app/plan"
 )
 
-// answering is a client of a server that answers every call so.
+// answering returns a client of a server that answers every call with handler.
 func answering(t *testing.T, handler http.HandlerFunc) *Client {
 	t.Helper()
 	server := httptest.NewServer(handler)

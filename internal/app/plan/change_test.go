@@ -12,14 +12,14 @@ import (
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
-// given makes a claim have more than it asks for, as one does that got a larger spare.
+// given makes a claim larger than it requests, as one is that got a larger spare.
 func given(sizeGi int64) func(*corev1.PersistentVolumeClaim) {
 	return func(claim *corev1.PersistentVolumeClaim) {
 		claim.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(sizeGi*gi, resource.BinarySI)}
 	}
 }
 
-// mebibytes makes a claim ask for and have what is no whole GiB.
+// mebibytes makes a claim request and have a size that is no whole GiB.
 func mebibytes(n int64) func(*corev1.PersistentVolumeClaim) {
 	return func(claim *corev1.PersistentVolumeClaim) {
 		size := corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(n<<20, resource.BinarySI)}
@@ -65,7 +65,7 @@ func TestAVolumeThatHasWhatItAsksForDoesNotGrow(t *testing.T) {
 	}
 }
 
-// refusedFor makes the controller have refused what the spec asks for.
+// refusedFor sets the status after the controller has rejected the spec.
 func refusedFor(why string) func(*World) {
 	return func(w *World) {
 		w.App.Status.ObservedGeneration = w.App.Generation
@@ -112,7 +112,7 @@ func TestOneAndNoneAreAlwaysAllowed(t *testing.T) {
 	}
 }
 
-// lists has the status name a volume that is mounted no more.
+// lists adds to the status a volume that is no longer mounted.
 func lists(volume string) func(*World) {
 	return func(w *World) {
 		w.App.Status.Detached = []tarnv1.AppVolumeStatus{{Name: volume, ClaimName: appspec.ClaimName("shop", volume)}}
@@ -153,7 +153,7 @@ func TestAPreservedVolumeThatStaysPreservedIsNotWarnedOf(t *testing.T) {
 }
 
 func TestTwoAppsWhoseClaimsWouldHaveOneNameDoNotMeet(t *testing.T) {
-	// Volume c of app a-b, and volume b-c of app a: both are paas-app-a-b-c.
+	// Volume c of app a-b and volume b-c of app a have the same claim name, paas-app-a-b-c.
 	theirs := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Name: appspec.ClaimName("a-b", "c"), Labels: map[string]string{tarnv1.LabelApp: "a-b", tarnv1.LabelAppVolume: "c"},
 	}}

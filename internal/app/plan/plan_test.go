@@ -15,7 +15,7 @@ import (
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
-// world is application shop, and classes of which fast and shared let volumes grow.
+// world returns application shop and some classes. Of these, fast and shared allow expansion.
 func world(changes ...func(*World)) World {
 	grows := true
 	w := World{
@@ -32,7 +32,7 @@ func world(changes ...func(*World)) World {
 	return w
 }
 
-// runs makes the application one that was deployed with volumes.
+// runs deploys the application with volumes.
 func runs(volumes ...tarnv1.AppVolume) func(*World) {
 	return func(w *World) { w.App.Spec = tarnv1.AppSpec{Image: "shop:1", Volumes: volumes} }
 }
@@ -41,7 +41,7 @@ func wants(name string, sizeGi int64, mode corev1.PersistentVolumeAccessMode) ta
 	return tarnv1.AppVolume{Name: name, MountPath: "/" + name, SizeGi: sizeGi, AccessMode: mode}
 }
 
-// has adds a bound claim of a volume of the application's.
+// has adds a bound claim of one of the application's volumes.
 func has(volume string, sizeGi int64, mode corev1.PersistentVolumeAccessMode, class string, changes ...func(*corev1.PersistentVolumeClaim)) func(*World) {
 	size := corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(sizeGi*gi, resource.BinarySI)}
 	claim := &corev1.PersistentVolumeClaim{
@@ -69,7 +69,7 @@ func pending(claim *corev1.PersistentVolumeClaim) {
 	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
 }
 
-// file is one with volumes, each as name:size:mode[:class].
+// file returns a file with volumes, each given as name:size:mode[:class].
 func file(replicas int32, volumes ...string) *appspec.File {
 	f := &appspec.File{App: appspec.App{Name: "shop", Image: "shop:1", Replicas: replicas}}
 	for _, text := range volumes {
@@ -88,12 +88,12 @@ func TestWhatADeployDoesToEachVolume(t *testing.T) {
 	for name, c := range map[string]struct {
 		world World
 		file  *appspec.File
-		// want is each change, as action volume from-to.
+		// want lists the changes, each as action volume from-to.
 		want     string
 		strategy Strategy
 		refusal  string
 		warning  string
-		// size is what the first volume is stored with.
+		// size is the size of the first volume in the new spec.
 		size int64
 	}{
 		"a new volume":                                     {world(), file(1, "data:10:rwo"), "create data 0-10", Recreate, "", "strategy Recreate", 10},
@@ -236,7 +236,7 @@ func TestAResizeOfAVolumeThatIsNotBoundWaits(t *testing.T) {
 }
 
 func TestTheClaimAndNotTheSpecSaysHowLargeAVolumeIs(t *testing.T) {
-	// The claim was raised by hand beyond what the application asks for.
+	// An administrator has raised the claim's request beyond what the application asks for.
 	w := world(runs(wants("data", 10, corev1.ReadWriteOnce)), has("data", 15, corev1.ReadWriteOnce, "fast"))
 	if _, err := Resize(w, "data", 12); err == nil || err.Message != "size must be strictly greater than current size (no shrink)" {
 		t.Errorf("12 of a claim of 15: %v", err)

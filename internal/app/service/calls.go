@@ -300,8 +300,8 @@ const (
 )
 
 // change changes an application's spec. If another writer has changed the App since it was read, it
-// decides again on the new version, so no write is lost. decide changes w.App.Spec. after is called
-// once that is written; it may be nil.
+// decides again on the new version, so no write is lost. The function decide changes w.App.Spec.
+// The function after is called once that is written; it may be nil.
 func (c *Calls) change(ctx context.Context, namespace, id string, file *appspec.File, decide func(*appplan.World) error, after func(*appplan.World)) error {
 	done, err := c.turn(ctx, client.ObjectKey{Namespace: namespace, Name: id})
 	if err != nil {

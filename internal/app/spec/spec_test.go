@@ -178,7 +178,7 @@ func TestProblemsAreToldAllAtOnceWithTheirPlaces(t *testing.T) {
 	}
 }
 
-// The page says the same of them.
+// The documentation lists the same directories.
 func TestAMountPathHidesNoFolderThatAContainerNeeds(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/reference/paas-toml.md")
 	if err != nil {
@@ -212,8 +212,8 @@ func TestJSONThatIsNoneIsRefused(t *testing.T) {
 	}
 }
 
-// A text made to be costly is refused, or read, in one look: every part of the reader
-// is linear. What went wrong here once took the machine's memory, not just time.
+// A text made to be costly must be rejected, or read, in linear time. An earlier error here used up
+// the memory of the machine, not just time.
 func TestTextsMadeToBeCostlyAreNot(t *testing.T) {
 	const n = 100_000
 	for name, text := range map[string]string{
@@ -240,8 +240,8 @@ func TestTextsMadeToBeCostlyAreNot(t *testing.T) {
 	}
 }
 
-// FuzzParse holds that no text makes the reader crash, that every problem says
-// something, and that what is accepted keeps the promises of File.
+// FuzzParse checks that no text crashes the reader and that every problem has a message. It also
+// checks that an accepted file is as File promises.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(shop))
 	f.Add([]byte("[app]\nimage='x'\nvolumes=[{name='a',mountPath='/a',size=1},[]]\n"))
@@ -261,8 +261,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// keepsPromises wants a file that was accepted to be one that can be deployed, and to be
-// read the same when it is written as JSON.
+// keepsPromises checks that an accepted file can be deployed, and that it reads the same when
+// written as JSON.
 func keepsPromises(t *testing.T, f *appspec.File) {
 	t.Helper()
 	if f.App.Image == "" || f.App.Replicas < 0 || f.App.Port < 0 || f.App.Port > 65535 {
@@ -292,7 +292,7 @@ func keepsPromises(t *testing.T, f *appspec.File) {
 	}
 }
 
-// asJSON writes a file with every key it can have.
+// asJSON writes a file with every possible key.
 func asJSON(t *testing.T, f *appspec.File) []byte {
 	t.Helper()
 	app := map[string]any{"image": f.App.Image, "replicas": f.App.Replicas}

@@ -26,7 +26,7 @@ func (w *world) onChange(namespace string, do func(app *tarnv1.App) error) (wait
 	return w.when(namespace, func(*tarnv1.App) bool { return true }, do)
 }
 
-// when has somebody do something to application shop at its next change to what is said.
+// when calls do at the next change of application shop that satisfies is.
 func (w *world) when(namespace string, is func(app *tarnv1.App) bool, do func(app *tarnv1.App) error) (wait func()) {
 	w.t.Helper()
 	before := w.app(namespace, "shop")
@@ -54,7 +54,7 @@ func (w *world) when(namespace string, is func(app *tarnv1.App) bool, do func(ap
 	}
 }
 
-// tells writes the status that the controller writes of a spec it has looked at.
+// tells writes the status that the controller writes after it has reconciled a spec.
 func (w *world) tells(app *tarnv1.App, deployed metav1.ConditionStatus, reason, message, requested string) error {
 	app.Status.ObservedGeneration = app.Generation
 	app.Status.Conditions = []metav1.Condition{{
@@ -65,8 +65,8 @@ func (w *world) tells(app *tarnv1.App, deployed metav1.ConditionStatus, reason, 
 	return w.admin.Status().Update(context.Background(), app)
 }
 
-// growing is a world in which app shop of a tenant has a volume of 10 GiB that can grow,
-// and a resize is waited for as long as verdict.
+// growing returns a world in which a tenant's app shop has an expandable volume of 10 GiB. A resize
+// there waits for verdict.
 func growing(t *testing.T, tenant string, verdict time.Duration) (*world, *visitor) {
 	t.Helper()
 	w := newWorld(t, func(o *Options) { o.Limits.Verdict = verdict })

@@ -90,8 +90,8 @@ func newAppCommand() *cobra.Command {
 	return cmd
 }
 
-// told rewrites the error of a call so that it says what to do. file is the name of the paas.toml
-// that the error may list problems of; it is empty where there is none.
+// told rewrites the error of a call so that it says what to do. The error may list problems of a
+// paas.toml: file is its name, empty where there is none.
 func told(cmd *cobra.Command, file string, err error) error {
 	var answered *appplan.Error
 	switch {

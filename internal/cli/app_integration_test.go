@@ -23,8 +23,8 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// appWorld is a namespace with no apps, and the command line to make some; the apps
-// controller is played by the test.
+// appWorld is a namespace without apps, and a command line to create some. The test acts as the
+// apps controller.
 type appWorld struct {
 	t         *testing.T
 	client    client.WithWatch
@@ -52,8 +52,8 @@ func (w *appWorld) must(err error) {
 	}
 }
 
-// says runs the command line in the namespace, and wants it to end as said and to print
-// each text; a text with ! before it must not be there.
+// says runs the command line in the namespace, and checks its exit status and output. The output
+// must contain each text, but not those with ! in front.
 func (w *appWorld) says(wantStatus int, args string, texts ...string) {
 	w.t.Helper()
 	out, said, status := run(w.t, "", append(strings.Fields(args), "--kubeconfig", w.config, "--namespace", w.namespace)...)
@@ -72,7 +72,7 @@ func (w *appWorld) file(text string) string {
 	return writeFile(w.t, "paas.toml", strings.ReplaceAll(text, "NAMESPACE", w.namespace))
 }
 
-// claim makes the claim of an app's volume, as its controller does, bound at a size.
+// claim creates the bound claim of an app's volume, as its controller does.
 func (w *appWorld) claim(app, volume, class, size string, mode corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
 	w.t.Helper()
 	claim := testkit.Claim(w.namespace, appspec.ClaimName(app, volume), "", class, func(c *corev1.PersistentVolumeClaim) {
@@ -85,7 +85,7 @@ func (w *appWorld) claim(app, volume, class, size string, mode corev1.Persistent
 	return claim
 }
 
-// bind gives a claim what it asks for.
+// bind binds a claim, with the capacity that it requests.
 func (w *appWorld) bind(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
 	w.t.Helper()
 	claim.Status.Phase = corev1.ClaimBound
@@ -95,13 +95,13 @@ func (w *appWorld) bind(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	}
 }
 
-// serve says of an app that all is because of --node-state-dir, each time its spec changes, until the
-// test ends or serves no more.
+// serve acts as the controller of an app: it sets the app to Ready each time its spec changes. It
+// runs until the caller calls stop.
 func (w *appWorld) serve(id string, look func(app *tarnv1.App)) (stop func()) {
 	return w.serveAs(id, tarnv1.ReasonReady, "", look)
 }
 
-// serveAs says of an app why it is as it is.
+// serveAs is serve with another reason and message.
 func (w *appWorld) serveAs(id, reason, message string, look func(app *tarnv1.App)) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
@@ -237,7 +237,7 @@ func TestAVolumeIsGrownByCommand(t *testing.T) {
 	}
 	w.says(0, "volume list --output json", `"app": "shop"`, `"detached": true`, `"name": "logs"`)
 
-	// A file system that grows with the next pod is not waited for where there is to be none.
+	// With no pods, the command does not wait for a file system that grows with the next pod.
 	defer w.serve("shop", func(app *tarnv1.App) {
 		if app.Spec.Volumes[0].SizeGi != 50 {
 			return

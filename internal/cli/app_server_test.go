@@ -35,7 +35,7 @@ func TestATokenIsSentNowhereButToTheServer(t *testing.T) {
 	}
 }
 
-// authorityOf writes a kubeconfig whose cluster has the authority of a server, and a token.
+// authorityOf writes a kubeconfig with a server's certificate authority and a token.
 func authorityOf(t *testing.T, server *httptest.Server) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -53,7 +53,7 @@ func authorityOf(t *testing.T, server *httptest.Server) string {
 
 func TestTheKubeconfigSaysWhichServerOnThisMachineToTrust(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"data":[]}`) }))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // one of the callers does not trust it
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // one of the callers does not trust the certificate
 	server.StartTLS()
 	defer server.Close()
 	kubeconfig := authorityOf(t, server)

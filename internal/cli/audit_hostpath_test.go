@@ -17,7 +17,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// folderVolume is a volume of tarn.dev/host-path in the root /root.
+// folderVolume returns a volume of tarn.dev/host-path in the root directory /root.
 func folderVolume(name string) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{volume.AnnProvisionedBy: hostpath.Provisioner}},

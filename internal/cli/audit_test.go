@@ -18,7 +18,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// wholeView is a cluster in which one volume is staged and nothing is orphaned.
+// wholeView returns a cluster in which one volume is staged and nothing is orphaned.
 func wholeView(changes ...func(*auditView)) *auditView {
 	v := &auditView{
 		provisioners: map[string]bool{}, nodes: map[string]bool{}, recordNames: map[string]bool{},
@@ -58,7 +58,7 @@ func wholeView(changes ...func(*auditView)) *auditView {
 	return v
 }
 
-// scrubs is a pod of Tarn's own that scrubs a volume.
+// scrubs returns a pod of Tarn's that scrubs a volume.
 func scrubs(volume types.UID) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-system", Name: "scrub-a", UID: "scrub-uid", Labels: map[string]string{
 		tarnv1.LabelStep: string(tarnv1.StepScrubbing), tarnv1.LabelScrub: string(volume),

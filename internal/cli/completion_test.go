@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// proposed runs the completion of a command line and gives what a shell would show.
+// proposed runs the completion of a command line and returns what a shell would show.
 func proposed(t *testing.T, args ...string) []string {
 	t.Helper()
 	out, said, status := run(t, "", append([]string{"__complete"}, args...)...)

@@ -74,7 +74,7 @@ func TestACommandThatOnlyHasOthersPrintsItsHelp(t *testing.T) {
 	}
 }
 
-// Programs go by the numbers: the page and the help have each, and no other.
+// Programs rely on the numbers, so the page and the help must list exactly these.
 func TestTheExitStatusesAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/reference/command-line.md")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// evalJinja runs `jinja eval` and gives its standard output, standard error and error.
+// evalJinja runs `jinja eval` and returns its standard output, standard error and error.
 func evalJinja(t *testing.T, stdin string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errOut bytes.Buffer

@@ -18,7 +18,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// lines are those of a log, as they are written.
+// lines receives the lines of a log as they are written.
 type lines chan string
 
 func (l lines) Write(line []byte) (int, error) {
@@ -26,7 +26,7 @@ func (l lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// No controller ends a namespace of the test's API server, so one that is deleted stays.
+// The test's API server runs without a namespace controller, so a deleted namespace stays.
 func TestAManagersEventsThatEndWithTheirNamespaceAreNoErrors(t *testing.T) {
 	t.Parallel()
 	config := testkit.APIServer(t)

@@ -67,7 +67,7 @@ func TestAnEventThatEndedWithItsNamespaceIsNoError(t *testing.T) {
 	}
 }
 
-// counted counts how often it is asked for its value.
+// counted counts how often its value is read.
 type counted struct{ asked *int }
 
 func (c counted) LogValue() slog.Value { *c.asked++; return slog.StringValue("value") }

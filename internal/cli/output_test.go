@@ -40,7 +40,7 @@ func TestATableIsNoCommandToATerminal(t *testing.T) {
 	}
 }
 
-// everyCommand gives a command and all below it.
+// everyCommand returns a command and all commands below it.
 func everyCommand(cmd *cobra.Command) []*cobra.Command {
 	all := []*cobra.Command{cmd}
 	for _, below := range cmd.Commands() {

@@ -16,7 +16,7 @@ import (
 )
 
 // engineNames are the names that every template may read: the engine's functions, and the variables
-// that it sets itself. lipsum is missing because the engine rejects it with a better message.
+// that it sets itself. The list lacks lipsum, because the engine rejects it with a better message.
 var engineNames = []string{
 	"range", "dict", "namespace", "cycler", "joiner", "lipsum", "loop", "caller", "varargs", "kwargs", "self", "yaml",
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// yamlBlock is an example of a page.
+// yamlBlock matches an example in a page.
 var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 
 func TestTheProvisionersOfThePageForAuthorsAreRight(t *testing.T) {

@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// Each pod is a validation pod: those of a node need Tarn's hostPath in any case. What may
-// be asked for at each level is Kubernetes' Pod Security Standards.
+// Each pod is a validation pod, because pods of a node always need Tarn's hostPath. The levels are
+// Kubernetes' Pod Security Standards.
 func TestLintTellsWhatThePodSecurityLevelMustAllow(t *testing.T) {
 	const privileged, pod = ": namespace \"tarn-volumes\" must allow the Pod Security level privileged", "spec.volumeValidation.podTemplate."
 	const container = pod + "spec.containers[0]."
 	for name, c := range map[string]struct {
-		// metadata, spec and container are what these have beside what they must.
+		// metadata, spec and container are added to the required fields.
 		metadata, spec, container string
 		want                      []string
 	}{

@@ -71,8 +71,8 @@ func (l *pavLint) reach(cmd *cobra.Command) (*lintServer, error) {
 	return server, nil
 }
 
-// newLintServer returns a client of the API server; a server that is down fails only at the first
-// check. each is the time limit for one answer; 0 means no limit.
+// newLintServer returns a client of the API server. If the server is down, only the first check
+// fails. The time limit for one answer is each; 0 means no limit.
 func newLintServer(to connection, each time.Duration) (*lintServer, error) {
 	config, err := to.config()
 	if err != nil {

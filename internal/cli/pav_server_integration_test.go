@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// dynamic is a right provisioner with all that a schema and the policy judge.
+// dynamic is a valid provisioner with everything that a schema and the policy check.
 const dynamic = `apiVersion: pav.albertofaria.github.io/v1alpha1
 kind: PavProvisioner
 metadata:
@@ -44,7 +44,7 @@ spec:
     podTemplate: {metadata: {}, spec: {restartPolicy: Never, containers: [{name: a, image: b}]}}
 `
 
-// kubeconfig writes a file to reach an API server with.
+// kubeconfig writes a kubeconfig for an API server.
 func kubeconfig(t *testing.T, config *rest.Config) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")

@@ -29,12 +29,13 @@ func TestLintHasTheAPIServerCheckThePods(t *testing.T) {
 	const staging = "containers: [{name: a, image: b}]}}\n"
 	for _, test := range []struct {
 		name string
-		// from and to change the provisioner.
+		// from is the text in the provisioner to replace by to.
 		from, to string
-		// as is the user who asks; empty for an administrator.
+		// as is the user who calls; empty for an administrator.
 		as        string
 		wantLevel level
-		// wantField ends the path of the finding, wantMessage is in it; empty where there is none.
+		// wantField is the end of the finding's path, wantMessage a part of it. Both are empty for
+		// no finding.
 		wantField, wantMessage string
 	}{
 		{"nothing", "", "", "", "", "", ""},

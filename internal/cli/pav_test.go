@@ -13,13 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// update writes what the commands print into the golden files.
+// update writes the output of the commands into the golden files.
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// No test asks a cluster of whoever runs it.
+// No test may call the developer's own cluster.
 func init() { _ = os.Setenv("KUBECONFIG", os.DevNull) }
 
-// run runs a command and gives its standard output, standard error and exit status.
+// run runs a command and returns its standard output, standard error and exit status.
 func run(t *testing.T, stdin string, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -32,7 +32,7 @@ func run(t *testing.T, stdin string, args ...string) (stdout, stderr string, sta
 	return out.String(), errOut.String(), status
 }
 
-// golden compares a text with a file of testdata.
+// golden compares a text with a file in testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", "pav", name+".golden")
@@ -108,7 +108,7 @@ func TestLintPrintsJSON(t *testing.T) {
 	}
 }
 
-// provisioner is a right one, to be spoilt.
+// provisioner is valid; the tests break it.
 const provisioner = `apiVersion: pav.albertofaria.github.io/v1alpha1
 kind: PavProvisioner
 metadata:

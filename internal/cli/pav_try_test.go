@@ -23,7 +23,7 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// prepared reads what a test of a provisioner would make.
+// prepared reads what a test of a provisioner would create.
 func prepared(t *testing.T, try *pavTry, text string) error {
 	t.Helper()
 	cmd := newPavTestCommand()

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sizeOf is the size of a mounted file system in bytes.
+// sizeOf returns the size of a mounted file system in bytes.
 func sizeOf(t *testing.T, folder string) int64 {
 	t.Helper()
 	var stat unix.Statfs_t
@@ -21,7 +21,7 @@ func sizeOf(t *testing.T, folder string) int64 {
 	return int64(stat.Blocks) * stat.Bsize //nolint:gosec // no file system of a test comes near
 }
 
-// e2e has the same with pods, and with xfs, which every kernel lets grow.
+// The e2e tests do the same with pods, and with xfs, which every kernel can grow.
 func TestAnExt4OfAVolumeGrowsWhileItIsWrittenTo(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("file systems are mounted by root alone")

@@ -14,19 +14,18 @@ import (
 	"tarn.dev/tarn/provisioners"
 )
 
-// shelf runs the pods of a ready provisioner as far as their scripts go, on a folder of
-// this machine.
+// shelf runs the scripts of a ready provisioner's pods in a directory of this machine.
 type shelf struct {
 	t           *testing.T
 	provisioner string
-	// volumes and pav are the folders of those names in the pods.
+	// volumes and pav stand for the directories of those names in the pods.
 	volumes, pav string
-	// programs is a folder whose programs come before the machine's; empty for none.
+	// programs is a directory whose programs override the machine's; empty for none.
 	programs string
 }
 
-// step runs the pod at a path below spec, such as volumeCreation podTemplate, and gives
-// what it prints.
+// step runs the pod at a path below spec, such as volumeCreation podTemplate, and returns its
+// output.
 func (s *shelf) step(vars map[string]any, path ...string) (string, error) {
 	s.t.Helper()
 	o, err := provisioners.Provisioner(s.provisioner)
@@ -49,8 +48,8 @@ func (s *shelf) step(vars map[string]any, path ...string) (string, error) {
 	return string(out), err
 }
 
-// size makes volume v of a number of bytes, or makes it larger by section
-// volumeExpansion, and gives what the pod prints.
+// size creates volume v with a number of bytes, or expands it by section volumeExpansion. It
+// returns the pod's output.
 func (s *shelf) size(section string, bytes int) string {
 	s.t.Helper()
 	vars := map[string]any{"defaultHandle": "v", "requestedMinCapacity": bytes, "params": map[string]any{}}
@@ -119,7 +118,8 @@ func TestNoOtherUserOfTheNodeReadsAVolume(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// A folder that is a volume has the mode its pods need, and is out of reach below the other.
+			// A volume's own directory has the mode that its pods need, but lies in one that others
+			// cannot enter.
 			if open := info.Mode().Perm()&0o077 != 0; open && (path == s.volumes || !info.IsDir()) {
 				t.Errorf("%s: %s is %v", provisioner, path, info.Mode())
 			}

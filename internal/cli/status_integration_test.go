@@ -19,8 +19,8 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// tenant gives the kubeconfig of somebody who may do in the namespace what its editors
-// may, and nothing elsewhere.
+// tenant returns the kubeconfig of a user with the rights of an editor in the namespace, and none
+// elsewhere.
 func (w *appWorld) tenant() string {
 	w.t.Helper()
 	ctx := w.t.Context()
@@ -95,7 +95,7 @@ func TestWhatIsWrongInAClusterIsFound(t *testing.T) {
 		}
 		return ""
 	}
-	// The other tests of the package have objects on this server, too.
+	// Other tests of the package have objects on this server too.
 	if report, _ := look(); told(report) != "" || len(report.Volumes) == 0 || len(report.Unread) > 0 {
 		t.Errorf("got %+v", report)
 	}

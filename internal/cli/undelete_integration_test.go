@@ -22,8 +22,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// trashWorld is one volume in the trash, of a claim of a namespace that may be gone,
-// and a stand-in for the binder.
+// trashWorld is one volume in the trash, whose claim's namespace may be gone, and a fake binder.
 type trashWorld struct {
 	t      *testing.T
 	ctx    context.Context
@@ -62,7 +61,7 @@ func (w *trashWorld) must(err error) {
 	}
 }
 
-// bind gives the claim its volume, as a binder does with one that is reserved for it.
+// bind binds the claim to its volume, as a binder does with a reserved volume.
 func (w *trashWorld) bind() {
 	for w.ctx.Err() == nil {
 		claim, err := kube.Get(w.ctx, w.client, w.claim, &corev1.PersistentVolumeClaim{})
@@ -82,7 +81,7 @@ func (w *trashWorld) bind() {
 	}
 }
 
-// command runs tarn with arguments, through a killer where there is one.
+// command runs tarn with arguments, through a killer if there is one.
 func (w *trashWorld) command(k *testkit.Killer, change func(*undelete)) error {
 	config := w.config
 	if k != nil {
@@ -97,7 +96,7 @@ func (w *trashWorld) command(k *testkit.Killer, change func(*undelete)) error {
 	return u.volume(w.ctx, w.claim.Namespace, client.ObjectKey{})
 }
 
-// back wants the claim to be there as it was, on its volume.
+// back checks that the claim is restored, bound to its volume.
 func (w *trashWorld) back() {
 	w.t.Helper()
 	claim, vol := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}

@@ -25,7 +25,7 @@ var (
 	deletable = corev1.PersistentVolumeReclaimDelete
 )
 
-// released is a volume whose claim shop/data has gone.
+// released returns a volume whose claim shop/data is gone.
 func released(changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 	vol := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "v"},
@@ -43,7 +43,7 @@ func released(changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolum
 	return vol
 }
 
-// inTrash is one that was held, and is kept until a time.
+// inTrash returns a volume in the trash that is kept until a time.
 func inTrash(name string, until time.Time, changes ...func(*corev1.PersistentVolume)) corev1.PersistentVolume {
 	return *released(append([]func(*corev1.PersistentVolume){func(vol *corev1.PersistentVolume) {
 		vol.Name, vol.Spec.PersistentVolumeReclaimPolicy = name, deletable
@@ -130,7 +130,8 @@ func TestAClaimIsMadeOfTheBestThatIsKnown(t *testing.T) {
 	}
 }
 
-// Who has deleted a namespace and who creates one of that name later may be two tenants.
+// The user who deleted a namespace and the one who later created another of that name may be two
+// tenants.
 func TestAClaimComesBackToItsOwnNamespaceAlone(t *testing.T) {
 	at := func(second int64) metav1.Time { return metav1.Unix(second, 0) }
 	for _, c := range []struct {

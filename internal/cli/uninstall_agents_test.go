@@ -20,7 +20,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// What such a pod has mounted of Tarn, nobody but the node agent unmounts.
+// Only the node agent unmounts what such a pod has mounted of Tarn's.
 func TestTheNodeAgentsGoAfterTheLastPodOfAProvisioner(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pav-deletion-1", Labels: map[string]string{tarnv1.LabelStep: string(tarnv1.StepDeletion)}}}
 	agents := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "tarn-node"}}
@@ -28,7 +28,7 @@ func TestTheNodeAgentsGoAfterTheLastPodOfAProvisioner(t *testing.T) {
 	looks := 0
 	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(pod, agents).WithInterceptorFuncs(interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-			if looks++; looks == 3 { // the kubelet lets it go at last
+			if looks++; looks == 3 { // the kubelet releases it at last
 				story = append(story, "the pod goes")
 				if err := c.Delete(ctx, pod.DeepCopy()); err != nil {
 					t.Error(err)
@@ -51,7 +51,7 @@ func TestTheNodeAgentsGoAfterTheLastPodOfAProvisioner(t *testing.T) {
 	}
 }
 
-// Half of a volume is of use to nobody, and a whole one is no matter of a controller's.
+// A partly destroyed volume is useless, while a complete one needs no controller.
 func TestWhereVolumesAreKeptTheControllersEndWhatTheyAreDestroying(t *testing.T) {
 	whole := testkit.Record(testkit.Claim("shop", "data", "whole", "shelf"), "shelf", tarnv1.VolumeCreated)
 	half := testkit.Record(testkit.Claim("shop", "old", "half", "shelf"), "shelf", tarnv1.VolumeDeleting)
@@ -76,7 +76,7 @@ func TestWhereVolumesAreKeptTheControllersEndWhatTheyAreDestroying(t *testing.T)
 	}
 }
 
-// A pool is not empty, and nothing else is to be waited for, while the record of a spare is there whose volume has gone.
+// A pool counts as not empty while the record of a deleted spare volume exists.
 func TestPoolsAreEmptyWhenTheRecordsOfTheirSparesAreGone(t *testing.T) {
 	record := testkit.Record(testkit.Claim(Namespace, "pool-set-uid-1", "u", "shelf"), "shelf", tarnv1.VolumeDeleting)
 	in := whatIs(pooled)

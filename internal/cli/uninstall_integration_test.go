@@ -30,8 +30,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// finishNamespaces stands for Kubernetes' namespace controller, which an API server
-// alone does not have.
+// finishNamespaces acts as Kubernetes' namespace controller, which does not run here.
 func finishNamespaces(ctx context.Context, c client.Client) {
 	_ = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		for _, name := range []string{Namespace, tarnv1.StepNamespace} {
@@ -45,8 +44,8 @@ func finishNamespaces(ctx context.Context, c client.Client) {
 	})
 }
 
-// furnished makes a volume in use as controllers leave it: record, volume, provisioner
-// and driver, with their finalizers.
+// furnished creates a volume in use as controllers leave it: record, volume, provisioner and
+// driver, with their finalizers.
 func furnished(ctx context.Context, t *testing.T, c client.Client) *corev1.PersistentVolume {
 	t.Helper()
 	provisioner := testkit.Provisioner("shelf")
@@ -68,7 +67,7 @@ func furnished(ctx context.Context, t *testing.T, c client.Client) *corev1.Persi
 	return vol
 }
 
-// alone is a Deployment by which Tarn binds and protects.
+// alone returns a Deployment in which Tarn binds and protects in place of Kubernetes.
 func alone() *appsv1.Deployment {
 	labels := map[string]string{"app.kubernetes.io/component": "controller"}
 	return &appsv1.Deployment{
@@ -111,7 +110,8 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	if err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, refused); err != nil { // policies take a moment
 		t.Fatalf("Tarn's namespace, in which volumes are staged, is anybody's to delete: %v", err)
 	}
-	// As whoever else made the namespace leaves it, such as helm, and as the refusal says to lift that.
+	// "false" is the value that the error proposes. A namespace that helm has created has no such
+	// label.
 	label := func(value string) {
 		t.Helper()
 		patch := fmt.Appendf(nil, `{"metadata": {"labels": {%q: %s}}}`, tarnv1.LabelDeletionProtection, value)
@@ -127,7 +127,7 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	if err := c.Delete(ctx, space, client.DryRunAll); err == nil || !strings.Contains(err.Error(), "kubectl label namespaces tarn-system tarn.dev/deletion-protection=false --overwrite") {
 		t.Errorf("without its label Tarn's namespace is anybody's to delete: %v", err)
 	}
-	// Controllers that do Kubernetes' work alone.
+	// The Deployment runs controllers in place of Kubernetes' own.
 	d := alone()
 	if err := c.Create(ctx, d); err != nil {
 		t.Fatal(err)
@@ -167,8 +167,8 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	nothingOfTarn(ctx, t, c)
 }
 
-// What `kubectl delete -f` of the manifest leaves: no controller, and all that only one
-// would let go of.
+// `kubectl delete -f` of the manifest leaves no controller, but objects with finalizers that only a
+// controller would remove.
 func TestUninstallingEndsWhatAnotherWayHasLeft(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*testkit.Limit)
 	defer cancel()
@@ -180,7 +180,7 @@ func TestUninstallingEndsWhatAnotherWayHasLeft(t *testing.T) {
 	pool.Spec.Template.Metadata.Labels = pool.Spec.Selector
 	vol.Spec.DeepCopyInto(&pool.Spec.Template.Spec)
 	pool.Spec.Template.Spec.ClaimRef, pool.Spec.Template.Spec.CSI, pool.Spec.Template.Spec.StorageClassName = nil, nil, "shelf"
-	// A leader that was killed and never came back.
+	// The lease of a leader that was killed and never restarted.
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: kube.ControllerName}}
 	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = ptr.To("dead"), ptr.To[int32](1)
 	app := &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Finalizers: []string{tarnv1.FinalizerApp}}, Spec: tarnv1.AppSpec{Image: "web:1"}}
@@ -197,7 +197,7 @@ func TestUninstallingEndsWhatAnotherWayHasLeft(t *testing.T) {
 	if err := c.Create(ctx, filler); err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []client.Object{pool, app} { // the controller would let them go
+	for _, o := range []client.Object{pool, app} { // a controller would remove these finalizers
 		if err := c.Delete(ctx, o); err != nil {
 			t.Fatal(err)
 		}

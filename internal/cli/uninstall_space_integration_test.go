@@ -28,7 +28,7 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// widget is a custom resource that nobody but its owner knows.
+// widget returns a custom resource of another application.
 func widget() *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "example.org/v2", "kind": "Widget", "metadata": map[string]any{"namespace": Namespace, "name": "front"},
@@ -121,7 +121,7 @@ func TestUninstallingLeavesTheNamespaceToThoseWhoHaveSomethingThere(t *testing.T
 	nothingOfTarn(ctx, t, c)
 }
 
-// ignoreUnknown takes it for no error that a kind is not served yet.
+// ignoreUnknown ignores the error that a kind is not served yet.
 func ignoreUnknown(err error) error {
 	if err != nil && strings.Contains(err.Error(), "no matches for kind") {
 		return nil

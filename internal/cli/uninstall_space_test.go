@@ -15,10 +15,11 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// passing are the kinds that keep no namespace, with one that a cluster has told of.
+// passing are the kinds that do not keep the namespace, including one that the cluster has
+// reported.
 var passing = append(slices.Clone(accessories), schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "Role"})
 
-// resident is something in Tarn's namespace: "Kind name", with a uid of the same words.
+// resident returns an object in Tarn's namespace. what is "Kind name" and also its uid.
 func resident(what string, changes ...testkit.With[*metav1.PartialObjectMetadata]) metav1.PartialObjectMetadata {
 	kind, name, _ := strings.Cut(what, " ")
 	o := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name, UID: types.UID(what)}}
@@ -43,14 +44,14 @@ func labelled(pairs ...string) testkit.With[*metav1.PartialObjectMetadata] {
 	}
 }
 
-// by has something been made by another: "Kind name", or whatever else.
+// by adds an owner: "Kind name", or any other text.
 func by(owner string) testkit.With[*metav1.PartialObjectMetadata] {
 	return func(o *metav1.PartialObjectMetadata) {
 		o.OwnerReferences = []metav1.OwnerReference{{UID: types.UID(owner)}}
 	}
 }
 
-// of has something owned, by a kind and a uid.
+// of adds an owner by kind and uid.
 func of(kind, uid string) testkit.With[*metav1.PartialObjectMetadata] {
 	return func(o *metav1.PartialObjectMetadata) {
 		o.OwnerReferences = []metav1.OwnerReference{{Kind: kind, UID: types.UID(uid)}}
@@ -71,7 +72,8 @@ func TestWhatIsNotTarnsKeepsItsNamespace(t *testing.T) {
 	}
 	for _, c := range []struct {
 		is metav1.PartialObjectMetadata
-		// whose is theirs, lost, which is theirs too, ours, or neither: what goes by its name or with another.
+		// whose is theirs, lost (also of others), or ours. It is empty for objects that are known
+		// by name or deleted with their owner.
 		whose string
 	}{
 		{resident("Pod shop"), "theirs"},

@@ -16,7 +16,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// whatIs builds what there is of Tarn: one provisioner and, of one claim, what is asked for.
+// whatIs returns the objects of Tarn: one provisioner, and what the changes add.
 func whatIs(changes ...func(*installed)) *installed {
 	in := &installed{provisioners: []pavv1.PavProvisioner{*testkit.Provisioner("shelf")}}
 	for _, change := range changes {
@@ -25,7 +25,7 @@ func whatIs(changes ...func(*installed)) *installed {
 	return in
 }
 
-// made is a volume of claim shop/data, with its record.
+// made adds a volume of claim shop/data, with its record.
 func made(changes ...testkit.With[*corev1.PersistentVolume]) func(*installed) {
 	return func(in *installed) {
 		record := testkit.Record(testkit.Claim("shop", "data", "u", "shelf"), "shelf", tarnv1.VolumeCreated)
@@ -36,7 +36,7 @@ func made(changes ...testkit.With[*corev1.PersistentVolume]) func(*installed) {
 
 func wasReleased(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeReleased }
 
-// hasFailed is a volume whose claim is gone, too, and which could not be reclaimed.
+// hasFailed makes a volume one whose claim is gone and whose reclaiming failed.
 func hasFailed(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeFailed }
 
 func retained(v *corev1.PersistentVolume) {
@@ -55,24 +55,24 @@ func spare(v *corev1.PersistentVolume) {
 	metav1.SetMetaDataAnnotation(&v.ObjectMeta, tarnv1.AnnotationPoolUID, "set-uid")
 }
 
-// surplus is a spare that its pool has given to the claim that never existed.
+// surplus makes a volume a spare that its pool has given to the claim that does not exist.
 func surplus(v *corev1.PersistentVolume) {
 	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: Namespace, Name: "pool-set-uid-surplus", UID: "set-uid"}
 }
 
-// protectedVolume carries the label against deletion.
+// protectedVolume adds the label that protects a volume from deletion.
 func protectedVolume(v *corev1.PersistentVolume) {
 	v.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"}
 }
 
-// provisioned was made by a provisioner, and not written by hand.
+// provisioned makes a volume one that a provisioner has created.
 func provisioned(v *corev1.PersistentVolume) {
 	metav1.SetMetaDataAnnotation(&v.ObjectMeta, volume.AnnProvisionedBy, "shelf")
 }
 
 func deleted(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }
 
-// inClaim is bound to another claim than shop/data.
+// inClaim binds a volume to another claim than shop/data.
 func inClaim(namespace, name string) testkit.With[*corev1.PersistentVolume] {
 	return func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name = namespace, name }
 }
@@ -83,8 +83,7 @@ func pooled(in *installed) {
 	in.pools = append(in.pools, tarnv1.PersistentVolumeSet{ObjectMeta: metav1.ObjectMeta{Name: "fast", UID: "set-uid"}})
 }
 
-// inPhase has the record of the last volume be in a phase, and that volume not be there yet
-// or any more where so is said.
+// inPhase sets the phase of the last volume's record. noVolume removes that volume itself.
 func inPhase(phase tarnv1.VolumePhase, noVolume ...bool) func(*installed) {
 	return func(in *installed) {
 		in.records[len(in.records)-1].Status.Phase = phase
@@ -98,13 +97,13 @@ func staged(in *installed) {
 	in.stages = append(in.stages, tarnv1.PavStage{Spec: tarnv1.PavStageSpec{VolumeName: "pvc-u", NodeName: "n1"}})
 }
 
-// forgotten is what a Tarn that was uninstalled has left to the next.
+// forgotten removes the record, as if an earlier Tarn had left the volume behind.
 func forgotten(in *installed) {
 	in.volumes[0].Annotations = map[string]string{tarnv1.AnnotationRecord: string(in.records[0].UID)}
 	in.records = nil
 }
 
-// ownedBy gives a claim an owner.
+// ownedBy adds an owner to a claim.
 func ownedBy(kind string, uid types.UID) testkit.With[*corev1.PersistentVolumeClaim] {
 	return func(c *corev1.PersistentVolumeClaim) {
 		c.OwnerReferences = []metav1.OwnerReference{{Kind: kind, UID: uid}}
@@ -115,7 +114,7 @@ func abandoned(in *installed) { in.abandoned = true }
 
 func ended(in *installed) { in.ended = true }
 
-// runs has the controller's Deployment give it arguments.
+// runs sets the arguments of the controller's Deployment.
 func runs(args ...string) func(*installed) {
 	return func(in *installed) { in.alone = substitutes(append([]string{"controller"}, args...)) }
 }
@@ -130,7 +129,7 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 		name string
 		in   *installed
 		keep bool
-		// want is in the message, remedy in what to do about it; both empty for none.
+		// want is a part of the message, remedy of what to do; both are empty for no blocker.
 		want, remedy string
 	}{
 		{"nothing but a provisioner", whatIs(), false, "", ""},
@@ -229,7 +228,7 @@ func TestWhatIsInUseIsInTheWayOfUninstalling(t *testing.T) {
 	}
 }
 
-// preserving is how the volumes of application shop/web are kept.
+// preserving is the command that preserves the volumes of application shop/web.
 const preserving = "kubectl annotate pvc --overwrite -n shop -l tarn.dev/app=web tarn.dev/preserve-on-delete=true"
 
 func application(in *installed) {
@@ -286,7 +285,7 @@ func TestStepsComeInTheirOrderAndOnlyWhereThereIsSomethingToDo(t *testing.T) {
 }
 
 func TestThePlanNamesWhoseDestructionIsWaitedFor(t *testing.T) {
-	// another is a volume like the first, of claim shop/NAME.
+	// another adds a volume like the first one, of claim shop/NAME.
 	another := func(name string) func(*installed) {
 		return func(in *installed) {
 			record := testkit.Record(testkit.Claim("shop", name, types.UID(name), "shelf"), "shelf", tarnv1.VolumeDeleting)

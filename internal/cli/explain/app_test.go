@@ -11,8 +11,8 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// asApp asks about an App shop/web, deployed with the claim as its one volume, whose
-// condition Ready has a reason; none means that all is well.
+// asApp asks about an App shop/web, deployed with the claim as its only volume. reason is that of
+// its condition Ready; an empty one means that the App is Ready.
 func (w *world) asApp(reason, message string, changes ...func(*tarnv1.App)) *world {
 	app := &tarnv1.App{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Generation: 1, CreationTimestamp: began, Finalizers: []string{tarnv1.FinalizerApp}}}
 	app.Spec = tarnv1.AppSpec{Image: "web:1", Volumes: []tarnv1.AppVolume{{Name: "data", MountPath: "/data", SizeGi: 1}}}

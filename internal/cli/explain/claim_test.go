@@ -18,12 +18,12 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// answer is one case: a world, and what is said of it.
+// answer is one case: a world, and the answer about it.
 type answer struct {
 	name string
 	of   *world
-	// wantVerdict, wantNext and wantCommand are parts of what is said first; an empty
-	// command means that there is none.
+	// wantVerdict, wantNext and wantCommand are parts of the printed answer. An empty command means
+	// that there is none.
 	wantVerdict, wantNext, wantCommand string
 }
 
@@ -257,14 +257,14 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 	}
 }
 
-// ended1ago is a pod of Tarn's that ended a second ago, and of whose results nobody has told.
+// ended1ago makes a step pod end a second ago, with results that the node agent has not reported.
 func ended1ago(pod *corev1.Pod) {
 	pod.Status.Phase = corev1.PodSucceeded
 	pod.Spec.Volumes = []corev1.Volume{{Name: "pav", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: tarnv1.ResultsDriver}}}}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: *ahead(-time.Second)}}}}
 }
 
-// deployed has the lease be given up, and Tarn's controller be a Deployment.
+// deployed makes Tarn's controller a Deployment that has released its lease.
 func deployed(replicas int32) func(*world) {
 	return func(w *world) {
 		w.view.Controller.Spec.HolderIdentity = nil
@@ -334,7 +334,7 @@ func TestATerminatingClaimSaysWhatKeepsIt(t *testing.T) {
 	}
 }
 
-// leaving is a pod shop/web that is being deleted and whose containers have ended.
+// leaving returns a pod shop/web that is being deleted and whose containers have ended.
 func leaving(changes ...func(*corev1.Pod)) *corev1.Pod {
 	return somePod("shop", "web", append([]func(*corev1.Pod){stops, func(p *corev1.Pod) { p.DeletionTimestamp = &began }}, changes...)...)
 }
@@ -364,7 +364,7 @@ func both(one, other func(*world)) func(*world) { return func(w *world) { one(w)
 
 func templateFails(w *world) { w.record.Status.LastError.Reason = steppod.ReasonTemplate }
 
-// ownWork has Tarn's controller be a Deployment with a choice of controllers.
+// ownWork makes Tarn's controller a Deployment with a given --controllers.
 func ownWork(controllers string) func(*world) {
 	return func(w *world) {
 		deployed(1)(w)

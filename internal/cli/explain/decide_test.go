@@ -12,7 +12,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// byHandVolume asks about a volume that no provisioner has made, and that names claim shop/data.
+// byHandVolume asks about a volume that was written by hand and names claim shop/data.
 func byHandVolume(phase corev1.PersistentVolumePhase, uid types.UID, claim *corev1.PersistentVolumeClaim, changes ...func(*world)) *world {
 	return with(newWorld().askedVolume(), func(w *world) {
 		vol := freeVolume("mine", "1Gi", forData(uid))
@@ -30,7 +30,7 @@ func policy(p corev1.PersistentVolumeReclaimPolicy) func(*world) {
 	return func(w *world) { w.volume.Spec.PersistentVolumeReclaimPolicy = p }
 }
 
-// claimOf is the claim shop/data of a uid that names a volume, if any.
+// claimOf returns claim shop/data with a uid. names is its volume, if any.
 func claimOf(uid types.UID, names string, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
 	claim := testkit.Claim("shop", "data", uid, "gold")
 	claim.Spec.VolumeName, claim.Status.Phase = names, phase

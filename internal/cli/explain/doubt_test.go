@@ -12,7 +12,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// doomed has a world's volume be deleted, which finalizers keep.
+// doomed deletes a world's volume, which finalizers keep.
 func doomed(w *world, finalizers ...string) *world {
 	w.volume.DeletionTimestamp, w.volume.Finalizers = &began, finalizers
 	return w
@@ -65,14 +65,14 @@ func TestAVolumeThatIsToGoKeepsNobody(t *testing.T) {
 	}
 }
 
-// grown has a world's claim ask for more, which the next pod's node is to follow.
+// grown makes a world's claim request more. Only the expansion on the next pod's node is left.
 func grown(w *world) *world {
 	w.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
 	w.claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimNodeResizePending}
 	return w
 }
 
-// mountFails has the kubelet say that it cannot give a world's pod a volume.
+// mountFails adds the kubelet's Event that it cannot mount a volume for a world's pod.
 func mountFails(w *world, message string) *world {
 	w.view.Pod.Events = []corev1.Event{{Type: corev1.EventTypeWarning, Reason: "FailedMount", Message: message, LastTimestamp: began}}
 	return w

@@ -192,8 +192,8 @@ func (s *story) protectionSilent(o Object, since time.Time, exact bool, because 
 
 // keepers reports the finalizers that keep an object, except but, which is reported already.
 // Finalizers with a known owner come first. For others the link offers to remove one, if no pod
-// uses the object and nothing else keeps it. events are those of the object, newest last; they show
-// the progress of the finalizers' owners.
+// uses the object and nothing else keeps it. The object's events, newest last, show the progress of
+// the finalizers' owners.
 func (s *story) keepers(o Object, resource string, of metav1.Object, but string, unused bool, events ...corev1.Event) {
 	var parts []*story
 	for i, f := range of.GetFinalizers() {

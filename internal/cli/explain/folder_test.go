@@ -15,7 +15,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// byFolder has the world's provisioner be that of folders, which was called.
+// byFolder makes tarn.dev/host-path the world's provisioner, which was called.
 func byFolder(changes ...func(*world)) *world {
 	return with(newWorld(), func(w *world) {
 		w.class.Provisioner, w.class.Parameters, w.claim.Annotations[volume.AnnProvisioner] = hostPath, nil, hostPath
@@ -69,7 +69,7 @@ func TestWhatNoRetryMendsIsMadeAnew(t *testing.T) {
 	}
 }
 
-// folder is a volume of another claim, beside that which was lost.
+// folder returns a volume of another claim, beside the lost one.
 func folder(name, root, on string) corev1.PersistentVolume {
 	return freeVolume(name, "1Gi", func(v *corev1.PersistentVolume) {
 		v.Annotations = map[string]string{volume.AnnProvisionedBy: hostPath, tarnv1.AnnotationNode: on, tarnv1.AnnotationPlace: "disk"}

@@ -13,8 +13,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// lists is a cluster of claims and volumes, and of one namespace. Nothing may be asked of it
-// without a name.
+// lists is a cluster with claims, volumes and one namespace. It fails a read without a name.
 type lists struct {
 	t       *testing.T
 	claims  []corev1.PersistentVolumeClaim
@@ -54,7 +53,7 @@ func (l *lists) List(_ context.Context, into client.ObjectList, _ ...client.List
 	return nil
 }
 
-// gathered is what is read of an object in a cluster.
+// gathered returns the View that is read for an object.
 func gathered(t *testing.T, asked Object, cluster *lists) *View {
 	t.Helper()
 	cluster.t = t

@@ -16,13 +16,13 @@ import (
 
 const foreign = "example.org/backup"
 
-// hides has something be there and not be read.
+// hides makes an object exist but not be readable.
 func hides(w *world, o Object) *world {
 	w.view.Unread = append(w.view.Unread, unread{o, needs})
 	return w
 }
 
-// usedBy has pods name the claim.
+// usedBy makes pods name the claim.
 func usedBy(w *world, pods ...*corev1.Pod) *world {
 	for _, pod := range pods {
 		w.claimView.Users = append(w.claimView.Users, user{Pod: pod})
@@ -31,7 +31,7 @@ func usedBy(w *world, pods ...*corev1.Pod) *world {
 	return w
 }
 
-// Who follows a command blindly takes nothing from a live user.
+// A user who follows a command blindly must take nothing from a running consumer.
 func TestNoCommandTakesFromWhoUsesIt(t *testing.T) {
 	pods := Object{Pod, "shop", ""}
 	claim := Object{Claim, "shop", "data"}
@@ -119,7 +119,7 @@ func TestTheCommandEndsNoMoreThanThePodThatUsesAClaim(t *testing.T) {
 	}
 }
 
-// What is kept for somebody else, or is to be destroyed, is not offered to who waits.
+// A volume reserved for another claim, or to be destroyed, is not offered to a claim that waits.
 func TestAVolumeIsOfferedOnlyWhereItIsNobodysAnyMore(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*corev1.PersistentVolume)
@@ -155,7 +155,7 @@ func TestAVolumeIsOfferedOnlyWhereItIsNobodysAnyMore(t *testing.T) {
 	}
 }
 
-// Tarn's controller is begun anew only where it does not run.
+// Tarn's controller is restarted only if it does not run.
 func TestWhatIsHealthyIsNotRestarted(t *testing.T) {
 	uncalled := func(changes ...func(*world)) *world {
 		w := with(newWorld(), func(w *world) { w.claim.Annotations = nil; ownWork("*")(w) })
@@ -217,7 +217,7 @@ func TestWhatIsSaidOfAnotherVolumeIsNotTheCause(t *testing.T) {
 	}
 }
 
-// A pod that a controller made names its node again when it is made again.
+// A controller would create its pod again with the same spec.nodeName.
 func TestAPodThatWouldComeBackAsItIsIsNotDeleted(t *testing.T) {
 	w := with(newWorld(), func(w *world) {
 		w.class.VolumeBindingMode, w.claim.Annotations = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer), nil

@@ -11,7 +11,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Whoever looks for an answer in docs/operations/troubleshooting.md has read it on a screen.
+// Users search docs/operations/troubleshooting.md for the words that they see on a screen.
 func TestWhatTheTroubleshootingPageQuotesIsWhatIsSaid(t *testing.T) {
 	mount := corev1.Event{Reason: "FailedMount", Message: "MountVolume.SetUp failed: rpc error: code = Internal desc = no loop device", LastTimestamp: began}
 	said := map[string]*world{

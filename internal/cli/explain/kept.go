@@ -56,8 +56,8 @@ func (s *story) keepsLost(g *stageView, users []user) bool {
 	return false
 }
 
-// lostMount says why a pod keeps the lost mount, and at which path in its containers. path is empty
-// if it is not known. why is empty if the pod does not keep it.
+// lostMount says why a pod keeps the lost mount, and at which path in its containers. An empty path
+// is not known. An empty reason means that the pod does not keep it.
 func lostMount(stage *tarnv1.PavStage, pod *corev1.Pod) (path, why string) {
 	has := func(target string) bool { return tarnv1.PodOfTarget(target) == pod.UID }
 	if stage.Status.Pod.Recovery == tarnv1.RecoveryRestartConsumers {

@@ -11,7 +11,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// A container that goes on with what was lost is not well, though its pod runs.
+// A container that still has the lost mount is not healthy, though its pod runs.
 func TestAContainerThatKeepsALostMountIsNamed(t *testing.T) {
 	const target = "/var/lib/kubelet/pods/pod-uid/volumes/kubernetes.io~csi/pvc-claim-uid/mount"
 	rebound := func(recovery tarnv1.StageRecovery, left ...tarnv1.StageLeft) func(*tarnv1.PavStage) {

@@ -11,13 +11,13 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// says has the kubelet of a world's pod say something, the last of all.
+// says adds an Event of the kubelet about a world's pod, newer than all others.
 func says(w *world, reason, message string) *world {
 	w.view.Pod.Events = append(w.view.Pod.Events, corev1.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message, LastTimestamp: began})
 	return w
 }
 
-// A pod whose kubelet has come as far as its sandbox has its volumes.
+// A pod has its volumes if its kubelet already creates its sandbox.
 func TestAPodThatCannotHaveItsSandboxDoesNotWaitForItsVolumes(t *testing.T) {
 	const sandbox, mount = "Failed to create pod sandbox: no network", `MountVolume.SetUp failed for volume "pvc-claim-uid" : desc = busy`
 	const want = "its containers have not started on node n1; the kubelet's last message: " + sandbox
@@ -35,7 +35,7 @@ func TestAPodThatCannotHaveItsSandboxDoesNotWaitForItsVolumes(t *testing.T) {
 	}
 }
 
-// So does one of Tarn's own.
+// The same holds for step pods.
 func TestAPodOfTarnsOwnGoesByWhatItsKubeletHasSaidLast(t *testing.T) {
 	const mount, sandbox, pull = "MountVolume.SetUp failed: no such folder", "Failed to create pod sandbox: no network", "Pulling image large:1"
 	making := func(said ...string) *world {
@@ -61,7 +61,7 @@ func TestAPodOfTarnsOwnGoesByWhatItsKubeletHasSaidLast(t *testing.T) {
 	}
 }
 
-// A pod that has its volumes starts, though its claim is to go.
+// A pod that has its volumes can start, though its claim is being deleted.
 func TestAPodThatHasItsVolumesDoesNotWaitForTheEndOfItsClaim(t *testing.T) {
 	mounted := func(p *corev1.Pod) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}

@@ -130,10 +130,9 @@ func keptFrom(v *volumeView) string {
 	return c.Message
 }
 
-// podWaits is the reason of a condition by which the controller says what a deletion pod
-// waits for.
+// podWaits is the reason of a condition while a deletion pod waits for something.
 const podWaits = "DeletionPodWaiting"
 
-// podRuns is the reason of a condition by which the controller says that a pod, that of the
-// creation before, has to end before the deletion pod is started.
+// podRuns is the reason of a condition while the creation pod must end before the deletion pod
+// starts.
 const podRuns = "CreationPodRunning"

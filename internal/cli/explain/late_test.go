@@ -17,7 +17,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// endedAgo is a pod of Tarn's that came well to its end some time ago.
+// endedAgo makes a step pod succeed some time ago.
 func endedAgo(ago time.Duration) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Status.Phase = corev1.PodSucceeded
@@ -26,12 +26,12 @@ func endedAgo(ago time.Duration) func(*corev1.Pod) {
 	}
 }
 
-// written has an object be written some time ago.
+// written sets when an object was last written.
 func written(o metav1.Object, ago time.Duration) {
 	o.SetManagedFields([]metav1.ManagedFieldsEntry{{Time: ahead(-ago)}})
 }
 
-// next gives when the next attempt of anything of a world is due.
+// next sets when the next attempt of each step in a world is due.
 func (w *world) next(late time.Duration) *world {
 	at := ahead(-late)
 	if s := &w.record.Status; s.NextAttemptTime != nil {
@@ -48,7 +48,7 @@ func (w *world) next(late time.Duration) *world {
 	return w
 }
 
-// grows has a world's claim ask for more, which its provisioner is at.
+// grows makes a world's claim request more, which its provisioner is working on.
 func (w *world) grows(change func(*tarnv1.PavVolumeExpansion)) *world {
 	w.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
 	w.claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimControllerResizeInProgress}
@@ -68,14 +68,14 @@ func (w *world) podOfStageIs(phase tarnv1.StagePodPhase, changes ...func(*tarnv1
 	})
 }
 
-// followsNode ties the volume of a world to the node that a scheduler selects.
+// followsNode makes the world's volume depend on the node that the scheduler selects.
 func followsNode(w *world) {
 	w.record.Spec.WaitsForNode, w.provisioner.Spec.Topology = true, pavv1.TopologyNode
 }
 
 func ends(g *tarnv1.PavStage) { g.DeletionTimestamp = &began }
 
-// waiting are the worlds that wait for the time of an attempt, by how late that is.
+// waiting returns the worlds that wait for the time of an attempt, as functions of how late it is.
 func waiting() map[string]func(late time.Duration) *world {
 	failedGrowing := func(e *tarnv1.PavVolumeExpansion) {
 		e.LastError, e.NextAttemptTime = &tarnv1.PavVolumeError{Message: "no room", Reason: "PodFailed", Time: began}, ahead(time.Minute)
@@ -110,7 +110,7 @@ func waiting() map[string]func(late time.Duration) *world {
 	}
 }
 
-// awaiting are the worlds that wait for a pod; without one it is missing.
+// awaiting returns the worlds that wait for a pod. The pod is missing unless one is given.
 func awaiting() map[string]func(pod ...func(*corev1.Pod)) *world {
 	making := func(phase tarnv1.VolumePhase, step tarnv1.Step) func(pod ...func(*corev1.Pod)) *world {
 		return func(pod ...func(*corev1.Pod)) *world {
@@ -173,8 +173,8 @@ func awaiting() map[string]func(pod ...func(*corev1.Pod)) *world {
 	}
 }
 
-// silent fails a test unless the last of a chain is that nobody has the controller's lease,
-// or nothing of the kind is told.
+// silent checks whether the last link of a chain says that no controller holds the lease. If want
+// is false, no link may say so.
 func silent(t *testing.T, name string, w *world, want bool) *Explanation {
 	t.Helper()
 	e := chain(w.view)
@@ -193,7 +193,7 @@ func nobodyLeads(w *world) *world {
 	return w
 }
 
-// gaveUp has the last controller give its lease up.
+// gaveUp makes the last controller release its lease.
 func gaveUp(w *world) *world {
 	w.view.Controller.Spec.HolderIdentity = ptr.To("")
 	return w
@@ -219,7 +219,7 @@ func TestAnAttemptThatIsLongOverdueTellsThatNoControllerRuns(t *testing.T) {
 	}
 }
 
-// text is all that is told of what comes next.
+// text returns everything that the answer says about what comes next.
 func text(e *Explanation) string {
 	var all []string
 	for _, l := range e.Links {
@@ -229,7 +229,7 @@ func text(e *Explanation) string {
 }
 
 func TestAStepWhosePodHasLongEndedTellsThatNoControllerRuns(t *testing.T) {
-	overdue := func(pod *corev1.Pod) { // since an hour, by its own deadline
+	overdue := func(pod *corev1.Pod) { // since an hour, by the pod's own deadline
 		runs(pod)
 		deadline(60)(pod)
 	}

@@ -16,7 +16,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// released has a world be asked about its volume, which is Released, though its claim is there.
+// released asks about a world's volume, which is Released although its claim exists.
 func released(policy corev1.PersistentVolumeReclaimPolicy, changes ...func(*world)) *world {
 	return with(newWorld().bound().askedVolume(), func(w *world) {
 		w.volume.Status.Phase, w.volume.Spec.PersistentVolumeReclaimPolicy = corev1.VolumeReleased, policy
@@ -26,7 +26,7 @@ func released(policy corev1.PersistentVolumeReclaimPolicy, changes ...func(*worl
 	})
 }
 
-// A volume that was given to a claim is that claim's, though its phase says Released.
+// A volume that was given to a claim belongs to that claim, though its phase is Released.
 func TestAReleasedVolumeWhoseClaimIsThereIsNotOffered(t *testing.T) {
 	const retain, destroy = corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimDelete
 	const seen, soon = ", and no binder has reconciled it since", "when a binder reconciles it"
@@ -83,7 +83,7 @@ func TestAReleasedVolumeWhoseClaimIsThereIsNotOffered(t *testing.T) {
 	}
 }
 
-// What is left of a volume that was removed by force may be in use.
+// The storage of a volume that was removed by force may still be in use.
 func TestStorageIsNotDestroyedUnderWhoMayHaveIt(t *testing.T) {
 	left := func(changes ...func(*world)) *world {
 		return with(newWorld().bound().askedVolume(), func(w *world) {
@@ -112,7 +112,7 @@ func TestStorageIsNotDestroyedUnderWhoMayHaveIt(t *testing.T) {
 	}
 }
 
-// A volume is given back to its claim where only pods of that claim may have it.
+// A volume is given back to its claim only if no pods of other claims may use it.
 func TestAVolumeIsNotGivenBackUnderWhoHasIt(t *testing.T) {
 	const target, device = "/var/lib/kubelet/pods/pod-uid/volumes/kubernetes.io~csi/pvc-claim-uid/mount", "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pvc-claim-uid/pod-uid"
 	robbed := func(changes ...func(*world)) *world {
@@ -156,7 +156,7 @@ func TestAVolumeIsNotGivenBackUnderWhoHasIt(t *testing.T) {
 	}
 }
 
-// podsAlone is a cluster that has pods and nothing else.
+// podsAlone is a cluster with pods and nothing else.
 type podsAlone struct {
 	client.Reader
 	pods []corev1.Pod

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// unused is a cluster of one claim that was deleted an hour ago and that no pod uses any
-// more; it is there for as many looks as are left.
+// unused is a cluster with one claim that was deleted an hour ago and that no pod uses. The claim
+// exists for a limited number of reads.
 type unused struct {
 	claim *corev1.PersistentVolumeClaim
 	left  int

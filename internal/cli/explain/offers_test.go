@@ -13,14 +13,14 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// left is a volume that claim shop/c has left with its data.
+// left returns a volume that the deleted claim shop/c has left with its data.
 func left(changes ...func(*corev1.PersistentVolume)) corev1.PersistentVolume {
 	return freeVolume("left", "2Gi", append([]func(*corev1.PersistentVolume){func(v *corev1.PersistentVolume) {
 		v.Spec.ClaimRef, v.Status.Phase = &corev1.ObjectReference{Namespace: "shop", Name: "c", UID: "d"}, corev1.VolumeReleased
 	}}, changes...)...)
 }
 
-// wantsLeft is a claim that names that volume, or else only comes nearest to it.
+// wantsLeft returns a claim that names that volume, or otherwise only comes nearest to it.
 func wantsLeft(names bool, vol corev1.PersistentVolume, changes ...func(*world, *volumeView)) *world {
 	return with(newWorld(), func(w *world) {
 		w.class.Provisioner, w.claim.Annotations, w.volumeView.Provisioner = noProvisioner, nil, nil
@@ -38,7 +38,8 @@ func wantsLeft(names bool, vol corev1.PersistentVolume, changes ...func(*world, 
 	})
 }
 
-// Old data is handed to none but who asks, and only where nobody has it any more.
+// Old data is offered only to a claim that names the volume, and only if nothing uses the volume
+// any more.
 func TestOldDataIsHandedToWhoAsksAlone(t *testing.T) {
 	csi := func(v *corev1.PersistentVolume) {
 		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "gold"}
@@ -89,7 +90,7 @@ func TestOldDataIsHandedToWhoAsksAlone(t *testing.T) {
 	}
 }
 
-// told says whether a link of a kind says something.
+// told says whether a link of a kind contains a text.
 func told(e *Explanation, kind Kind, text string) bool {
 	for _, l := range e.Links {
 		if l.Object.Kind == kind && strings.Contains(l.Message, text) {
@@ -99,7 +100,7 @@ func told(e *Explanation, kind Kind, text string) bool {
 	return false
 }
 
-// What would not be bound after that is not offered.
+// A volume is not offered to a claim to which no binder would then bind it.
 func TestOnlyWhatWouldBeBoundIsOffered(t *testing.T) {
 	large := func(w *world, _ *volumeView) {
 		w.claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("3Gi")}
@@ -128,7 +129,7 @@ func TestOnlyWhatWouldBeBoundIsOffered(t *testing.T) {
 	}
 }
 
-// Who has a volume that is to be free, or to go, is not left out for not being seen.
+// If the consumers of a volume cannot be read, there may be some.
 func TestOfAVolumeWhoseStagesCannotBeReadNothingIsOffered(t *testing.T) {
 	stages := Object{Kind: pavStage}
 	pods := Object{Pod, "shop", ""}

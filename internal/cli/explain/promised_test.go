@@ -10,7 +10,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// promised has the world's claim note that Tarn's own provisioner makes its volume.
+// promised marks the world's claim as one for which Tarn's own provisioner creates a volume.
 func promised(w *world) { w.claim.Finalizers = append(w.claim.Finalizers, tarnv1.FinalizerInProcess) }
 
 func TestATerminatingClaimThatWasPromisedAVolumeSaysHowItsUndoingGoes(t *testing.T) {

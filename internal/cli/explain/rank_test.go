@@ -14,16 +14,16 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// matter is what may be wrong with a claim of a pod or an App.
+// matter is a problem that a claim of a pod or an App may have.
 type matter struct {
 	name string
 	of   func() *world
-	// wantWaiting and wantRunning say how much it keeps a pod that has not started, and one
-	// that runs: what has the lower is the cause.
+	// wantWaiting is the rank for a pod that has not started, wantRunning for one that runs. The
+	// lower rank is the cause.
 	wantWaiting, wantRunning rank
 }
 
-// matters are all of them, beside one claim that is well.
+// matters returns all of them, and one claim without a problem.
 func matters() []matter {
 	return []matter{
 		{"it is not there", func() *world {
@@ -73,13 +73,13 @@ func matters() []matter {
 
 func there(*tarnv1.PavStage) {}
 
-// deleted has a world's claim be deleted, which finalizers keep.
+// deleted deletes a world's claim, which finalizers keep.
 func deleted(w *world, finalizers ...string) *world {
 	w.claim.DeletionTimestamp, w.claim.Finalizers = &began, finalizers
 	return w
 }
 
-// claimNamed is a world's claim under another name, with what is its.
+// claimNamed returns a world's claim with its objects, under another name.
 func claimNamed(name string, w *world) *claimView {
 	c := w.claimView
 	c.Object.Name = name
@@ -103,7 +103,7 @@ func claimNamed(name string, w *world) *claimView {
 	return c
 }
 
-// podOn is a view of a pod shop/web that uses two claims, in the order given.
+// podOn returns a view of a pod shop/web that uses two claims, in the given order.
 func podOn(change func(*corev1.Pod), claims ...*claimView) *View {
 	w := newWorld().bound().askedPod(change, func(p *corev1.Pod) {
 		p.Spec.Volumes = nil
@@ -118,8 +118,8 @@ func podOn(change func(*corev1.Pod), claims ...*claimView) *View {
 	return w.view
 }
 
-// appOn is a view of an App shop/web that is not ready, with two volumes and a pod that
-// finds no node.
+// appOn returns a view of an App shop/web that is not ready. It has two volumes and a pod that
+// cannot be scheduled.
 func appOn(claims ...*claimView) *View {
 	w := newWorld().bound().asApp(tarnv1.ReasonWaitingForPods, "0 of 1 pods are ready").appPod(unscheduled)
 	w.view.Claims = claims
@@ -129,7 +129,7 @@ func appOn(claims ...*claimView) *View {
 	return w.view
 }
 
-// said is all that must be of one cause.
+// said are the parts of an answer that must come from one cause.
 type said struct {
 	verdict, next, commands string
 }
@@ -138,9 +138,8 @@ func saying(e *Explanation) said {
 	return said{e.Verdict, e.next(), strings.Join(e.commands(), "\n")}
 }
 
-// Whatever two claims a pod or an App has, verdict, next step and command are those of one of
-// them alone, of that which keeps it most, in whatever order they are named; the other is
-// told aside, without a command.
+// A pod or an App may have any two claims, in any order. Verdict, next step and command must all
+// come from the claim that blocks it most. The other one is reported aside, without a command.
 func TestOfTwoTroublesOneIsTheCauseInWhateverOrderTheyCome(t *testing.T) {
 	well := matter{"it is well", func() *world { return newWorld().bound().staged(there) }, rankWell, rankWell}
 	terminating := func(p *corev1.Pod) { p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &began, ptr.To[int64](1) }
@@ -193,7 +192,7 @@ func TestOfTwoTroublesOneIsTheCauseInWhateverOrderTheyCome(t *testing.T) {
 	}
 }
 
-// readied has an App of a view be Ready, with no pod that is not.
+// readied makes an App of a view Ready, with all its pods ready.
 func readied(v *View) *View {
 	of := newWorld().bound().asApp("", "").view
 	v.App, v.Pods = of.App, nil

@@ -10,8 +10,8 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// A kubelet mounts what is protected, also while its claim is being deleted; Tarn's node agent
-// does so where it has begun to.
+// A kubelet mounts a protected claim even while the claim is being deleted. Tarn's node agent does
+// so only if it has begun to mount it.
 func TestAPodIsOnlyToldOfTheEndOfItsClaimWhereThatKeepsIt(t *testing.T) {
 	const refuses, secret = "claim shop/data is being deleted, so no pod that uses it can start", `MountVolume.SetUp failed for volume "s" : secret "none" not found`
 	const mounts = "the kubelet on node n1 cannot mount its volumes: " + secret

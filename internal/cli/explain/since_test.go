@@ -12,7 +12,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// since is when the state began of the last link of an object, nil where it does not say.
+// since returns Since of the last link of a kind, nil if that is not set.
 func since(e *Explanation, kind Kind) *time.Time {
 	for i := len(e.Links) - 1; i >= 0; i-- {
 		if e.Links[i].Object.Kind == kind {

@@ -311,7 +311,7 @@ func heldBack(stage *tarnv1.PavStage) bool {
 	return stage.DeletionTimestamp != nil && had && status.Message != ""
 }
 
-// lateUnstaging reports whether Tarn's controller runs, if it has to act next to unstage a volume.
+// lateUnstaging reports whether Tarn's controller runs, if it must act next to unstage a volume.
 func (s *story) lateUnstaging(g *stageView) {
 	switch status := g.Stage.Status.Pod; {
 	case status.Phase != tarnv1.StagePodUnstaging:

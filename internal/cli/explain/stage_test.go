@@ -153,8 +153,7 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 	}
 }
 
-// Staging begins before the kubelet asks, once the node agent has answered, and on one node
-// at a time.
+// The node agent may begin to stage before the kubelet asks, on one node at a time.
 func TestAPodSaysWhatItsStageThatIsBegunAheadWaitsFor(t *testing.T) {
 	stage := func(change func(*tarnv1.PavStage)) *world {
 		return newWorld().bound().askedPod().staged(func(g *tarnv1.PavStage) {
@@ -177,8 +176,8 @@ func TestAPodSaysWhatItsStageThatIsBegunAheadWaitsFor(t *testing.T) {
 	}
 }
 
-// Who asks for claim or volume is told what a pod that waits for the volume is told, and
-// never that it is staged where it is not yet, or no more.
+// An answer about a claim or a volume agrees with that about a waiting pod. It never says that the
+// volume is staged when it is not.
 func TestOnlyWhatIsStagedIsCalledSo(t *testing.T) {
 	unready := func(change func(*tarnv1.PavStage)) *world {
 		return newWorld().bound().staged(func(g *tarnv1.PavStage) {
@@ -231,8 +230,8 @@ func TestOnlyWhatIsStagedIsCalledSo(t *testing.T) {
 	}
 }
 
-// refusedEviction is a stage whose volume was lost and is there again, but for a pod that a
-// disruption budget keeps.
+// refusedEviction makes a stage lost and available again, but not for a pod that a disruption
+// budget keeps.
 func refusedEviction(g *tarnv1.PavStage) {
 	g.Status.Node.Phase, g.Status.Pod.Recovery = tarnv1.StageStaged, tarnv1.RecoveryRestartConsumers
 	g.Status.Pod.Evictions = []tarnv1.StageEviction{{PodUID: "kept", Namespace: "shop", Name: "web", Refusals: 2, Message: "budget b needs 1"}}

@@ -14,7 +14,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// unlisted is a claim of class st, of which there is no object, and what volumes there are.
+// unlisted is a claim of class st, which has no StorageClass object, and some volumes.
 func unlisted(change func(*corev1.PersistentVolumeClaim), volumes ...corev1.PersistentVolume) *world {
 	return with(withoutClass(newWorld(), ptr.To("st")), func(w *world) {
 		change(w.claim)
@@ -33,7 +33,7 @@ func forData(uid types.UID) func(*corev1.PersistentVolume) {
 	}
 }
 
-// Volumes that are written by hand need no object of their class.
+// Volumes that are written by hand need no StorageClass object.
 func TestAClaimOfAStaticClassIsToldOfItsVolumesAndNotMovedToAnother(t *testing.T) {
 	const none = `claim shop/data is Pending: StorageClass "st" does not exist, so no volume is made, and no free one of that class fits`
 	const next = "when a free PersistentVolume of class st fits, or StorageClass st is created"

@@ -13,7 +13,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// A claim may have a volume that points at it and can never be its own: no binder is to blame.
+// A volume may name a claim that it can never be bound to. The binder is not to blame for that.
 func TestAVolumeThatIsForAClaimMayNotFitIt(t *testing.T) {
 	made := func(changes ...func(*world)) *world {
 		return with(newWorld().bound(), func(w *world) {
@@ -86,8 +86,7 @@ func TestAVolumeThatIsReservedForAClaimCameNearest(t *testing.T) {
 	}
 }
 
-// Of volumes that are all others', one of another class, too small, or with other labels than the
-// claim selects, is the last to look at.
+// Of other claims' volumes, those of another class, with other labels or too small come last.
 func TestOfVolumesThatAreOthersTheOneThatWouldFitCameNearest(t *testing.T) {
 	taken := func(vol *corev1.PersistentVolume) {
 		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "shop", Name: "theirs", UID: "their-uid"}
@@ -106,7 +105,7 @@ func TestOfVolumesThatAreOthersTheOneThatWouldFitCameNearest(t *testing.T) {
 		of   []string
 		want string
 		told string
-		// selects is the label that the claim selects by; nil for none.
+		// selects is the selector of the claim; nil for none.
 		selects map[string]string
 	}{
 		{[]string{"another", "small", "large"}, "large", `belongs to claim shop/theirs; nor would it fit: volume "large" has 512Mi, the claim asks for 1Gi`, nil},
@@ -131,7 +130,7 @@ func TestOfVolumesThatAreOthersTheOneThatWouldFitCameNearest(t *testing.T) {
 	}
 }
 
-// Who has deleted a volume by hand waits for the same as one who has not.
+// A volume that was deleted by hand waits for the same as any other.
 func TestAVolumeThatIsToGoWaitsForTheEndOfItsStorage(t *testing.T) {
 	ends := func(changes ...func(*world)) *world {
 		return released(corev1.PersistentVolumeReclaimDelete, append(changes, func(w *world) {

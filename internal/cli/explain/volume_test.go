@@ -18,7 +18,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// expecting is about a volume of some age that is reserved for a claim which is yet to come.
+// expecting asks about a volume of some age that is reserved for a claim which does not exist yet.
 func expecting(age time.Duration) *world {
 	return with(newWorld().bound().askedVolume(), func(w *world) {
 		w.volume.Status.Phase, w.volume.Spec.ClaimRef.UID, w.volumeView.Claim = corev1.VolumePending, "", nil
@@ -239,8 +239,8 @@ func TestWhatCannotBeReadIsSaidAndNothingIsConcludedFromIt(t *testing.T) {
 	}
 }
 
-// A binder repeats that it waits, so that its Event is the newest whatever became of it, and may
-// begin to say so late.
+// A binder repeats its Event while it waits, so that Event is always the newest. A binder may also
+// post it late.
 func TestWhatWasSaidSinceABinderBeganToWaitIsToldBeforeThat(t *testing.T) {
 	for name, c := range map[string]struct {
 		said time.Duration // after the binder began to wait

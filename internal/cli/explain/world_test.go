@@ -17,15 +17,15 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// now is when all answers of these tests are given; everything began an hour before.
+// now is the time of all answers in these tests; everything began an hour before.
 var now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
 var began = metav1.NewTime(now.Add(-time.Hour))
 
 func ahead(d time.Duration) *metav1.Time { return ptr.To(metav1.NewTime(now.Add(d))) }
 
-// world is a claim shop/data of class gold, whose provisioner of the same name is a
-// PavProvisioner that runs, and what tests change about it.
+// world is a claim shop/data of class gold, and what tests change about it. The class's provisioner
+// is a PavProvisioner of the same name.
 type world struct {
 	claim       *corev1.PersistentVolumeClaim
 	class       *storagev1.StorageClass
@@ -38,7 +38,7 @@ type world struct {
 	volumeView  *volumeView
 }
 
-// newWorld gives the world, asked about its claim, where nobody has begun.
+// newWorld returns the world, asked about its claim, before any provisioning.
 func newWorld() *world {
 	w := &world{claim: testkit.Claim("shop", "data", "claim-uid", "gold"), class: testkit.Class("gold"), provisioner: testkit.Provisioner("gold")}
 	w.claim.CreationTimestamp = began
@@ -72,7 +72,7 @@ func (w *world) failed(step tarnv1.Step, message string) *world {
 	return w
 }
 
-// provisioned says in the record why there is no PersistentVolume yet.
+// provisioned sets in the record why there is no PersistentVolume yet.
 func (w *world) provisioned(reason, message string) *world {
 	meta.SetStatusCondition(&w.record.Status.Conditions, metav1.Condition{
 		Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionFalse, Reason: reason, Message: message, LastTransitionTime: began})
@@ -141,7 +141,7 @@ func (w *world) stagePod(changes ...func(*corev1.Pod)) *world {
 	return w
 }
 
-// nearest has been read, and nobody has it any more.
+// nearest sets the nearest volume as read and unused.
 func (w *world) nearest() {
 	if vol, _ := w.claimView.nearestVolume(); vol != nil {
 		w.claimView.Nearest = &volumeView{Name: vol.Name, Volume: vol}
@@ -154,7 +154,7 @@ func (w *world) event(kind, reason, message string) *world {
 	return w
 }
 
-// somePod is a pod on node n1 that names the claim data.
+// somePod returns a pod on node n1 that names the claim data.
 func somePod(namespace, name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "pod-uid", CreationTimestamp: began}}
 	pod.Spec.NodeName = "n1"
@@ -192,7 +192,7 @@ func deadline(seconds int64) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.ActiveDeadlineSeconds = &seconds }
 }
 
-// freeVolume is a volume of class gold that nobody has.
+// freeVolume returns an unused volume of class gold.
 func freeVolume(name, size string, changes ...func(*corev1.PersistentVolume)) corev1.PersistentVolume {
 	vol := corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
 		Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},

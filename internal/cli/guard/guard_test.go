@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// served gives the status that a guarded page answers with to a token.
+// served returns the status of a guarded page for a token.
 func served(t *testing.T, config *rest.Config, token string) int {
 	t.Helper()
 	c, err := rest.HTTPClientFor(config)
@@ -79,7 +79,7 @@ func TestOnlyWhoMayGetMetricsGetsThem(t *testing.T) {
 		User:                  "system:serviceaccount:default:reader",
 		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"},
 	})
-	// The guard itself asks with the rights that each of Tarn's processes has.
+	// The guard itself calls the API server with the rights of its process.
 	for _, part := range []string{"tarn-controller", "tarn-node"} {
 		asking := rest.CopyConfig(config)
 		asking.Impersonate.UserName = "system:serviceaccount:tarn-system:" + part

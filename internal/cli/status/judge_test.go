@@ -20,17 +20,17 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// now is when all answers of these tests are given.
+// now is the time of all answers in these tests.
 var now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// moment and hour are times a moment and an hour ago.
+// moment and hour are a moment and an hour before now.
 var (
 	moment = metav1.NewTime(now.Add(-time.Second))
 	hour   = metav1.NewTime(now.Add(-time.Hour))
 )
 
-// world is a cluster in which everything is well: a claim shop/data, bound to a volume of
-// PavProvisioner gold that is staged on node n1, a pool, and an app.
+// world returns a healthy cluster. It has a claim shop/data, bound to a volume of PavProvisioner
+// gold that is staged on node n1. It also has a pool and an app.
 func world() *View {
 	claim := testkit.Claim("shop", "data", "claim-uid", "gold")
 	claim.CreationTimestamp, claim.Status.Phase = hour, corev1.ClaimBound
@@ -66,7 +66,7 @@ func world() *View {
 	return v
 }
 
-// failedStaging adds the Event that tells claim shop/data of a staging that failed a while ago.
+// failedStaging adds the Event about a staging for claim shop/data that failed a while ago.
 func failedStaging(v *View, stage string, ago time.Duration) {
 	v.Failed.Items = append(v.Failed.Items, corev1.Event{
 		Reason: stagingFailed, Message: "no loop device", EventTime: metav1.NewMicroTime(v.Now.Add(-ago)),
@@ -79,7 +79,7 @@ func notReady(reason string, since metav1.Time) []metav1.Condition {
 	return []metav1.Condition{{Type: tarnv1.ConditionReady, Status: metav1.ConditionFalse, Reason: reason, Message: "because", LastTransitionTime: since}}
 }
 
-// spare adds a volume of 2Gi that is nobody's.
+// spare adds an unused volume of 2Gi.
 func spare(v *View, name string, change func(*corev1.PersistentVolume)) {
 	vol := *testkit.Volume(&v.Records.Items[0])
 	vol.Name, vol.CreationTimestamp = name, hour
@@ -95,7 +95,7 @@ func inTrash(until time.Time) func(*corev1.PersistentVolume) {
 	}
 }
 
-// problems are those of a report, one line each.
+// problems returns the problems of a report, one per line.
 func problems(r *Report) string {
 	var lines []string
 	for _, p := range r.Problems {

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// brackets is a Paint whose colours can be read.
+// brackets is a Paint with readable marks instead of colours.
 type brackets struct{}
 
 func (brackets) Good(text string) string { return "[good " + text + "]" }

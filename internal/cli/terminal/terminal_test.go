@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// console opens a terminal: what is written to the one file is read from the other.
+// console opens a pseudo-terminal: what is written to one file is read from the other.
 func console(t *testing.T) (reads, writes *os.File) {
 	t.Helper()
 	reads, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)

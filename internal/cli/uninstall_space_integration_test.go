@@ -106,7 +106,7 @@ func TestUninstallingLeavesTheNamespaceToThoseWhoHaveSomethingThere(t *testing.T
 		}
 	}
 
-	for _, o := range theirs[:len(theirs)-1] { // claims have a finalizer, which nobody here takes off
+	for _, o := range theirs[:len(theirs)-1] { // claims have a finalizer, which no controller removes here
 		if err := c.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`))); err != nil {
 			t.Fatal(err)
 		}

@@ -186,7 +186,7 @@ func TestWhatIsSaidOfAnotherVolumeIsNotTheCause(t *testing.T) {
 	for _, names := range [][]string{{"data", "other"}, {"other", "data"}} {
 		of := []*claimView{claimNamed(names[0], plain()), claimNamed(names[1], with(plain(), func(w *world) { w.staged(there) }))}
 		v := podOn(func(*corev1.Pod) {}, of...)
-		v.Pod.Events = []corev1.Event{mount(names[0]), mount(names[1])} // the one that is staged by now is told of last
+		v.Pod.Events = []corev1.Event{mount(names[0]), mount(names[1])} // the volume that is staged by now has the last Event
 		want := "volume pvc-" + names[0] + " cannot be staged on node n1: no loop device"
 		if e := chain(v); !strings.HasSuffix(e.Verdict, want) {
 			t.Errorf("got %q, want %q", e.Verdict, want)

@@ -173,7 +173,7 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 		return
 	}
 	if s.view.unknown(pavStage, "", "") {
-		return // it may be staged; what else is known is told with the pod
+		return // it may be staged; the pod's link reports what else is known
 	}
 	since := p.Pod.CreationTimestamp.Time
 	if c := conditionOf(p.Pod, corev1.PodScheduled); c != nil {

@@ -52,7 +52,7 @@ func matters() []matter {
 				g.Status.Node.Phase = tarnv1.StageWaiting
 				g.Status.Pod = tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodRunning, Namespace: "default", Name: "pav-staging"}
 			}).stagePod(waits("ErrImagePull", "no such image"))
-		}, rankGrowing, rankBeside}, // of what the node does, which is told after all claims
+		}, rankGrowing, rankBeside}, // about the node, which comes after all claims
 		{"its volume is to go", func() *world { return doomed(newWorld().bound().staged(there), volumeProtection) }, rankDoomed, rankDoomed},
 		{"it grows", func() *world { return grown(newWorld().bound().staged(there)) }, rankLeaving, rankLarger}, // which a kubelet does first
 		{"it cannot grow", func() *world {

@@ -1,5 +1,6 @@
-// Command pause is the sandbox container of every pod: it holds the pod's namespaces open, reaps what is reparented to it where the
-// pod shares one process namespace, and goes when it is told to. It is built without cgo, so its image is this one file.
+// Command pause is the sandbox container of every pod. It holds the pod's namespaces open and ends
+// on SIGTERM or SIGINT. Where the pod shares one process namespace, it also reaps orphaned
+// processes. It is built without cgo, so its image is this one file.
 package main
 
 import (
@@ -23,7 +24,7 @@ func main() {
 	}
 }
 
-// reap collects every child that has ended; one signal may stand for several of them.
+// reap collects every child that has ended. One signal may stand for several children.
 func reap() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)

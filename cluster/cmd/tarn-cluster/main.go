@@ -13,7 +13,7 @@ import (
 
 func main() {
 	ctx := context.Background()
-	// The supervisor, process 1 of its namespace, has its own idea of these signals.
+	// The supervisor, process 1 of its namespace, handles these signals itself.
 	if os.Getpid() != 1 {
 		var stop context.CancelFunc
 		ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)

@@ -1,8 +1,9 @@
-// Command tarn-kube is every Kubernetes part of the embedded cluster in one file: the API server, the controller
-// manager, the scheduler, the kubelet, kube-proxy and kubectl share nearly all of their code, so linking them once saves half a
-// gigabyte and most of the build. The part is chosen by the name the program is called by, or else by its first argument.
+// Command tarn-kube is every Kubernetes part of the embedded cluster in one file. The API server,
+// controller manager, scheduler, kubelet, kube-proxy and kubectl share nearly all of their code.
+// Linking them once saves half a gigabyte and most of the build time. The name of the program
+// selects the part, or else its first argument.
 //
-// It holds nothing of ours: no flag, default or patch. What the parts are told is decided in internal/component.
+// It adds no flag, default or patch. Package internal/component decides the arguments of the parts.
 package main
 
 import (
@@ -30,7 +31,7 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// parts names every part and how it runs; a part returns its exit status.
+// parts names every part and how it runs. A part returns its exit status.
 var parts = map[string]func() int{
 	"kube-apiserver":          server(apiserver.NewAPIServerCommand),
 	"kube-controller-manager": server(controllermanager.NewControllerManagerCommand),
@@ -54,14 +55,15 @@ func main() {
 	os.Exit(run())
 }
 
-// server makes a part out of the constructor of its command. The constructor runs only for the part that was asked for:
-// several of them register flags and metrics that the others register too.
+// server makes a part from the constructor of its command. The constructor runs only for the
+// selected part, because several of them register the same flags and metrics.
 func server(command func() *cobra.Command) func() int {
 	return func() int { return cli.Run(command()) }
 }
 
 func runKubectl() int {
-	// kubectl reads its verbosity by hand, ahead of its flags: it logs while it builds its commands (plugins, .kuberc).
+	// kubectl reads its verbosity before it parses flags, because it logs while it builds its
+	// commands (plugins, .kuberc).
 	if _, err := logs.GlogSetter(cmd.GetLogVerbosity(os.Args)); err != nil {
 		fmt.Fprintln(os.Stderr, "kubectl: flag -v:", err)
 		return 2

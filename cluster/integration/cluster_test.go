@@ -21,10 +21,11 @@ import (
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
-// patience is how long a test waits for something that usually takes seconds; the machine may be busy.
+// patience is how long a test waits for something that usually takes seconds. The machine may be
+// busy.
 const patience = 90 * time.Second
 
-// bin is the folder with the programs under test.
+// bin is the directory with the programs under test.
 func bin(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("TARN_CLUSTER_BIN")
@@ -52,7 +53,7 @@ type cluster struct {
 	dataDir string
 }
 
-// newCluster names a cluster after the test and takes it down when the test ends.
+// newCluster names a cluster after the test and removes it when the test ends.
 func newCluster(t *testing.T, name string) *cluster {
 	t.Helper()
 	c := &cluster{t: t, bin: bin(t), name: fmt.Sprintf("%s-%d", name, os.Getpid())}
@@ -109,7 +110,7 @@ func (c *cluster) apply(manifest string) {
 	}
 }
 
-// status is what `status --output json` says.
+// status is the output of `status --output json`.
 type status struct {
 	Stage      string
 	PID        int
@@ -132,7 +133,7 @@ func (c *cluster) status() status {
 	return s
 }
 
-// component is what status says of a component.
+// component is what status reports of a component.
 func (c *cluster) component(name string) component {
 	c.t.Helper()
 	for _, one := range c.status().Components {
@@ -166,7 +167,7 @@ func (c *cluster) eventually(what string, is func() bool) {
 	}
 }
 
-// crash kills the supervisor as nothing else of the cluster could, and waits for its end.
+// crash kills the supervisor with SIGKILL and waits until it has ended.
 func (c *cluster) crash() {
 	c.t.Helper()
 	pid := c.status().PID
@@ -179,8 +180,8 @@ func (c *cluster) crash() {
 	})
 }
 
-// traces looks for everything a cluster may leave on a machine, by kind. The name counts where it stands by itself: another run of
-// these tests has clusters whose names begin as this one does.
+// traces searches for everything a cluster may leave on a machine, by kind. It matches the whole
+// name only, because a parallel run may have clusters whose names begin with it.
 func (c *cluster) traces() map[string]string {
 	c.t.Helper()
 	l, err := layout.New(c.name, "")
@@ -194,7 +195,8 @@ func (c *cluster) traces() map[string]string {
 		"network interfaces": "ls /sys/class/net | grep -x '" + l.LinkName() + "' || true",
 		"mounts":             "grep -sw '" + c.name + "' /proc/self/mountinfo || true",
 		"folders":            "ls -d '" + c.dataDir + "' '/run/tarn-cluster/" + c.name + "' 2>/dev/null || true",
-		// By argument, by cgroup, and by mount: a container knows its cluster by the last two alone.
+		// A container names its cluster only in its cgroup and mounts, so the search covers those
+		// too.
 		"processes": "grep -lsw -e '" + c.name + "' /proc/[0-9]*/cmdline /proc/[0-9]*/cgroup /proc/[0-9]*/mountinfo | grep -v \"/proc/$$/\" || true",
 	} {
 		out, err := exec.Command("sh", "-c", command).Output()
@@ -211,7 +213,7 @@ func (c *cluster) traces() map[string]string {
 	return found
 }
 
-// living leaves out what has ended since it was listed, above all the programs that made the list.
+// living drops processes that have ended since the list was made, above all those that made it.
 func living(files []byte) []byte {
 	var left []string
 	for file := range strings.FieldsSeq(string(files)) {
@@ -222,7 +224,8 @@ func living(files []byte) []byte {
 	return []byte(strings.Join(left, "\n"))
 }
 
-// isSeen fails where the search for leftovers finds nothing of a cluster that runs: then it would find nothing ever.
+// isSeen fails where the search finds nothing of a running cluster. Such a search would always
+// succeed.
 func (c *cluster) isSeen(kinds ...string) {
 	c.t.Helper()
 	found := c.traces()
@@ -233,7 +236,7 @@ func (c *cluster) isSeen(kinds ...string) {
 	}
 }
 
-// leavesNothing takes the cluster down and looks for anything it left.
+// leavesNothing removes the cluster and fails if it left anything.
 func (c *cluster) leavesNothing() {
 	c.t.Helper()
 	c.run("down")
@@ -242,8 +245,9 @@ func (c *cluster) leavesNothing() {
 	}
 }
 
-// marks are by what mounts and packet filters may tell of a cluster that runs: its name, its pods and the addresses of its
-// services. Each is seen where the cluster has such things, and is nowhere else.
+// marks gives the words by which mounts and packet filters reveal a running cluster: its name, its
+// pods and the addresses of its services. Each word occurs where the cluster has such things, and
+// nowhere else.
 func (c *cluster) marks() []string {
 	c.t.Helper()
 	pods := strings.Fields(c.kubectl("get", "pods", "--all-namespaces", "--field-selector=status.phase=Running", "-o", "jsonpath={.items[*].metadata.uid}"))
@@ -258,7 +262,8 @@ func (c *cluster) marks() []string {
 	return marks
 }
 
-// untouched fails where mounts of this process, which are the host's, or the host's packet filter tell of the cluster.
+// untouched fails where the host's mounts or packet filter mention the cluster. This process sees
+// the host's mounts.
 func (c *cluster) untouched(when string, marks []string) {
 	c.t.Helper()
 	if seen := c.seenBy(os.Getpid(), marks...); len(seen) > 0 {
@@ -266,8 +271,8 @@ func (c *cluster) untouched(when string, marks []string) {
 	}
 }
 
-// seenBy gives the lines with one of some words that a process sees among its mounts and in its packet filter. What other clusters and
-// tests change there meanwhile is theirs.
+// seenBy gives the lines of a process's mounts and packet filter that contain one of the words.
+// Changes by other clusters and tests do not match.
 func (c *cluster) seenBy(pid int, words ...string) []string {
 	c.t.Helper()
 	enter := fmt.Sprintf("nsenter --net=/proc/%d/ns/net ", pid)
@@ -307,7 +312,7 @@ func fetch(t *testing.T, url string) string {
 	return string(body)
 }
 
-// standIn builds the program that stands for tarn.
+// standIn builds the program that stands in for tarn.
 var standIn = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "tarn-stand-in-")
 	if err != nil {
@@ -322,8 +327,9 @@ var standIn = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// shareMounts begins the tests anew where mounts are shared, as systemd has them on most machines, unless they are: out of private
-// mounts no mount of a cluster would ever come to the host, whatever the cluster does.
+// shareMounts restarts the tests where mounts are shared, unless they are shared already. systemd
+// shares them on most machines. With private mounts, no mount of a cluster could ever reach the
+// host.
 func shareMounts() error {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil || regexp.MustCompile(`(?m)^\S+ \S+ \S+ \S+ / .* shared:`).Match(text) || os.Geteuid() != 0 {

@@ -19,7 +19,7 @@ func TestControlPlanesComeUpSideBySideSurviveAKillAndLeaveNothing(t *testing.T) 
 			c := newCluster(t, name)
 			c.run("up", "--control-plane-only", "--kube-apiserver-arg=--event-ttl=30m")
 			c.kubectl("create", "namespace", "mine-"+name)
-			// Without a service account controller pods must still be admitted.
+			// Pods must be admitted although no controller makes a service account.
 			c.kubectl("run", "p", "--image=x", "-n", "mine-"+name)
 			if out := c.run("up", "--control-plane-only"); !strings.Contains(out, "up already, with other options") {
 				t.Errorf("the second up said %q", out)
@@ -63,7 +63,7 @@ func TestAClusterWithoutANodeReconcilesAndRemembersWhoDoesWhat(t *testing.T) {
 	c := newCluster(t, "no-node")
 	t.Setenv("GOMAXPROCS", "7000")
 	c.run("up", "--without-node", "--tarn-binary", tarn, "--binder", "tarn", "--protection", "kubernetes", "--tarn-controllers", "2")
-	// Who makes a namespace's service account is the controller manager.
+	// The controller manager makes a namespace's service account.
 	c.kubectl("create", "namespace", "mine")
 	c.kubectl("wait", "--for=create", "serviceaccount/default", "-n", "mine", "--timeout=60s")
 	c.run("down", "--keep-data")
@@ -96,7 +96,7 @@ func TestAClusterWithoutANodeReconcilesAndRemembersWhoDoesWhat(t *testing.T) {
 	c.leavesNothing()
 }
 
-// processors is how many a process's environment says its Go program may use, 0 for not said.
+// processors is the GOMAXPROCS in a process's environment, 0 where it is not set.
 func processors(t *testing.T, pid int) int {
 	t.Helper()
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
@@ -136,7 +136,8 @@ func TestOnlyRootReadsTheKubeconfig(t *testing.T) {
 	if c.run("kubeconfig", "--content") != string(content) {
 		t.Error("--content prints something else than the file")
 	}
-	// Identities are told apart: the kubelet's certificate may not read secrets of others, nor talk to the database.
+	// Each identity has its own rights: the kubelet's certificate may not read other secrets, nor
+	// talk to the database.
 	if out, err := c.tryKubectl("pki/kube-scheduler.kubeconfig", "", "get", "secrets", "-A"); err == nil || !strings.Contains(out, "forbidden") {
 		t.Errorf("the scheduler may read secrets: %v, %s", err, out)
 	}
@@ -152,7 +153,8 @@ func TestWhatIsWrongIsSaidInOneLineWithTheRemedy(t *testing.T) {
 	if out, err := exec.Command("cp", filepath.Join(dir, "tarn-cluster"), elsewhere).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	// Whoever is not root must be able to reach the program: test folders are closed to others.
+	// A user other than root must be able to reach the program. Test directories are closed to
+	// others.
 	public, err := os.MkdirTemp("/tmp", "tarn-public-")
 	if err != nil {
 		t.Fatal(err)

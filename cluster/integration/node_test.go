@@ -15,8 +15,10 @@ import (
 	"tarn.dev/tarn/cluster/internal/image"
 )
 
-// workload is one pod of each kind that has its own trap: a service by its address, a tag that is always pulled, the image that stands
-// for a distribution, and a privileged pod that mounts through to the node and attaches a loop device, to a file called after its cluster.
+// workload is one pod of each kind that has caused trouble before. They are a service reached by
+// its address, a tag that is always pulled, and the image that stands for a distribution. The last
+// is a privileged pod that mounts through to the node. It attaches a loop device to a file named
+// after its cluster.
 const workload = `
 apiVersion: v1
 kind: Pod
@@ -112,7 +114,7 @@ func TestAWholeClusterRunsPodsRecoversAndLeavesNothing(t *testing.T) {
 		return err == nil && out == "served"
 	})
 	c.eventually("the loop device is attached again", func() bool { return c.traces()["loop devices"] != "" })
-	c.crash() // down must clear away after a crash as well
+	c.crash() // down must remove everything after a crash as well
 	c.leavesNothing()
 	c.untouched("after its end", marks)
 	if now := forwarding(t); now != forwards {
@@ -120,7 +122,8 @@ func TestAWholeClusterRunsPodsRecoversAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// forwarding says whether the machine forwards packets, which the nodes of clusters do. It has no more than this one switch for that.
+// forwarding is the machine's setting for packet forwarding. Nodes of clusters forward packets, but
+// in their own network namespace.
 func forwarding(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
@@ -144,7 +147,7 @@ func podsRun(c *cluster) {
 	if got := c.kubectl("exec", "web", "--", "cat", "/www/index.html"); got != "served" {
 		c.t.Errorf("exec printed %q", got)
 	}
-	// From the host, without a port-forward: pods and services have routes.
+	// Pods and services have routes from the host, so no port-forward is needed.
 	ip := c.kubectl("get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
 	if got := fetch(c.t, "http://"+ip); strings.TrimSpace(got) != "served" {
 		c.t.Errorf("the host got %q from the service", got)
@@ -168,7 +171,7 @@ func podsRun(c *cluster) {
 
 func forwarded(c *cluster) {
 	c.t.Helper()
-	port := strconv.Itoa(c.port("tarn-node-metrics")) // the stand-in serves no metrics, so nobody has it
+	port := strconv.Itoa(c.port("tarn-node-metrics")) // the stand-in serves no metrics, so the port is free
 	cmd := exec.Command(filepath.Join(c.bin, "kubectl"), "--kubeconfig", filepath.Join(c.dataDir, "kubeconfig"), "port-forward", "pod/web", port+":8080")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -179,7 +182,7 @@ func forwarded(c *cluster) {
 	}
 	defer cmd.Wait() //nolint:errcheck
 	defer cmd.Process.Kill()
-	if _, err := out.Read(make([]byte, 64)); err != nil { // it says so once it listens
+	if _, err := out.Read(make([]byte, 64)); err != nil { // it prints a line once it listens
 		c.t.Fatal(err)
 	}
 	if got := fetch(c.t, "http://127.0.0.1:"+port); strings.TrimSpace(got) != "served" {
@@ -187,7 +190,7 @@ func forwarded(c *cluster) {
 	}
 }
 
-// tokensHaveExpired leaves Tarn's parts what the API server takes for no token, as after a time longer than a token's life.
+// tokensHaveExpired replaces the tokens of Tarn's parts by invalid ones, as if they had expired.
 func tokensHaveExpired(c *cluster) {
 	c.t.Helper()
 	for _, name := range []string{"tarn-controller", "tarn-node", "tarn-api"} {
@@ -215,7 +218,7 @@ func tarnKeepsItsContract(c *cluster) {
 	}
 }
 
-// aSecondUpChangesNothing starts a running cluster again, as it was started.
+// aSecondUpChangesNothing runs `up` for a running cluster with the same options.
 func aSecondUpChangesNothing(c *cluster, options ...string) {
 	c.t.Helper()
 	was := c.status()
@@ -230,9 +233,9 @@ func aSecondUpChangesNothing(c *cluster, options ...string) {
 	}
 }
 
-// theKubeletIsKeptToItsNode asks as the kubelet for what is its own, and for what only the Node authorizer or, where that allows it,
-// NodeRestriction refuses to it. Of the ways to label, applying by the server is the one that does not read the Node first, which the
-// authorizer would refuse.
+// theKubeletIsKeptToItsNode makes requests as the kubelet: for its own objects, and for objects
+// that only the Node authorizer or NodeRestriction denies. Labels are set with server-side apply,
+// because the other ways read the Node first, and the authorizer would deny that read.
 func theKubeletIsKeptToItsNode(c *cluster) {
 	c.t.Helper()
 	c.apply("{apiVersion: v1, kind: Node, metadata: {name: other}}")
@@ -276,7 +279,7 @@ func componentsAreStartedAgain(c *cluster) {
 	}
 }
 
-// imagesAreBuiltAndImported makes images in each way there is, and runs a pod of each.
+// imagesAreBuiltAndImported makes images in every supported way, and runs a pod of each.
 func imagesAreBuiltAndImported(c *cluster) {
 	c.t.Helper()
 	pause := filepath.Join(c.bin, "tarn-cluster.d", "pause")
@@ -309,7 +312,7 @@ func imagesAreBuiltAndImported(c *cluster) {
 	}
 }
 
-// runs starts a pod of an image that must be in the cluster already: no registry has it.
+// runs starts a pod of an image that must be in the cluster already. No registry has it.
 func (c *cluster) runs(pod, image string) {
 	c.t.Helper()
 	c.kubectl("run", pod, "--image="+image, "--grace-period=1")
@@ -330,7 +333,8 @@ func TestASecondClusterLivesBesideTheFirst(t *testing.T) {
 	}
 	c.run("down", "--keep-data")
 	c.run("up", "--stock")
-	// The record of the pod is from before until the kubelet has looked: it is the restart that counts.
+	// Until the kubelet has synced, the pod's record is from before. Only the restart count proves
+	// anything.
 	c.kubectl("wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "pod/p", "--timeout=60s")
 	c.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
 	again := c.kubectl("get", "pod", "p", "-o", "jsonpath={.status.podIP}")
@@ -340,7 +344,7 @@ func TestASecondClusterLivesBesideTheFirst(t *testing.T) {
 	c.leavesNothing()
 }
 
-// block is the first two numbers of an address, which name a cluster's network.
+// block is the first two numbers of an address, which identify a cluster's network.
 func block(address string) string {
 	parts := strings.SplitN(address, ".", 3)
 	return strings.Join(parts[:min(2, len(parts))], ".")

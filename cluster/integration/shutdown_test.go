@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// generations is a pod that serves others and notes when it is asked to end, one that goes on writing for two seconds after it is asked to,
-// one that does not hear of it,
-// and one whose processes are all ended by the kernel with that of its sandbox.
+// generations is four pods. One serves the others and records when it is asked to end. One keeps
+// writing for two seconds after it is asked to end. One ignores the request. In the last, the
+// kernel ends all processes when the sandbox's process ends.
 const generations = `
 apiVersion: v1
 kind: Pod

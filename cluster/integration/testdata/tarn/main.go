@@ -1,5 +1,5 @@
-// Command tarn stands for Tarn in the tests of the embedded cluster: it keeps to the contract between the two and writes down what it
-// was given, so that the tests need no build of the product.
+// Command tarn stands in for Tarn in the tests of the embedded cluster. It keeps the contract
+// between the two and records its arguments, so that the tests need no build of the product.
 package main
 
 import (
@@ -48,7 +48,7 @@ func run(role string, args []string) error {
 	return http.ListenAndServe(given["health-probe-bind-address"], mux)
 }
 
-// install makes what the cluster asks of Tarn: the service accounts that the tokens of its parts are of.
+// install makes what the cluster needs from Tarn: the service accounts for the tokens of its parts.
 func install(kubeconfig string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

@@ -70,7 +70,7 @@ func TestAMissingTarnProgramIsSaidWithTheRemedy(t *testing.T) {
 	}
 }
 
-// someCluster is one that nobody runs, with its data in a folder of the test.
+// someCluster is a cluster that is not running, with its data in a directory of the test.
 func someCluster(t *testing.T) (*up, layout.Layout) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -124,7 +124,7 @@ func TestARemovalThatWasKilledIsFinishedByTheNextStart(t *testing.T) {
 	if err := layout.WriteState(l.StateFile(), layout.State{Name: l.Name, Data: l.Data, Block: 3}); err != nil {
 		t.Fatal(err)
 	}
-	// Something in use below the data, as a mount that a user made, stops the removal half-way.
+	// Something in use below the data, such as a user's mount, stops the removal half-way.
 	point := filepath.Join(l.Data, "z-busy")
 	if err := os.Mkdir(point, 0o755); err != nil {
 		t.Fatal(err)

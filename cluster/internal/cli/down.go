@@ -13,7 +13,8 @@ import (
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
-// shutdownLimit is how long an orderly shutdown may take: five rounds of the supervisor's grace and some.
+// shutdownLimit is how long an orderly shutdown may take: five rounds of the supervisor's grace and
+// a margin.
 const shutdownLimit = 75 * time.Second
 
 func newDown(c *cluster) *cobra.Command {
@@ -45,7 +46,7 @@ there is nothing to save. A cluster that does not exist is not an error.`,
 	return cmd
 }
 
-// down reports whether there was anything to take down.
+// down removes or stops the cluster and reports whether there was one.
 func down(ctx context.Context, c *cluster, keep bool) (existed bool, err error) {
 	l, err := c.find()
 	if err != nil {
@@ -88,8 +89,9 @@ func down(ctx context.Context, c *cluster, keep bool) (existed bool, err error) 
 	return existed, host.SweepShared(l)
 }
 
-// sweep removes what is left of a cluster without processes. A folder without our state file was never a cluster's, whatever
-// --data-dir says, unless its first start was killed before that was written.
+// sweep removes the remains of a cluster without processes. A directory without our state file is
+// left alone, whatever --data-dir says. The exception is a first start that was killed before it
+// wrote the file.
 func sweep(l layout.Layout, state layout.State, hasState, keep bool) error {
 	if (hasState || l.Begun()) && !keep {
 		return host.Remove(l, state)
@@ -97,7 +99,7 @@ func sweep(l layout.Layout, state layout.State, hasState, keep bool) error {
 	return host.Sweep(l, state.Loops)
 }
 
-// stop ends every process of the cluster: in order where its data shall stay, else at once.
+// stop ends every process of the cluster: in order where its data is kept, else at once.
 func stop(ctx context.Context, l layout.Layout, running *host.Handle, keep bool) error {
 	if keep {
 		if err := control.NewClient(l.ControlSocket()).Stop(ctx); err == nil && running.Wait(shutdownLimit) == nil {

@@ -1,7 +1,7 @@
-// Package cli is the command line of tarn-cluster, one file a subcommand.
+// Package cli is the command line of tarn-cluster, with one file for each subcommand.
 //
-// It must not know how a cluster is put together: it checks the machine, starts the supervisor or asks it, and says
-// in words what came of it.
+// It must not know how a cluster is put together. It checks the machine, calls or starts the
+// supervisor, and reports the result in words.
 package cli
 
 import (
@@ -52,7 +52,8 @@ var kubernetesVersion = "(version not linked in)"
 // find returns the layout of the cluster the command is about.
 func (c *cluster) find() (layout.Layout, error) { return layout.Find(c.name, c.dataDir) }
 
-// running returns the layout of a cluster whose supervisor answers, and a client of it.
+// running returns the layout of a cluster whose supervisor answers, and a client for that
+// supervisor.
 func (c *cluster) running(ctx context.Context) (layout.Layout, *control.Client, error) {
 	l, err := c.find()
 	if err != nil {
@@ -68,7 +69,7 @@ func (c *cluster) running(ctx context.Context) (layout.Layout, *control.Client, 
 	return l, client, nil
 }
 
-// programs is the folder with the parts of a cluster: tarn-cluster.d beside this program.
+// programs is the directory with the parts of a cluster: tarn-cluster.d beside this program.
 func programs() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -80,7 +81,7 @@ func programs() (string, error) {
 	return self + ".d", nil
 }
 
-// machine gathers what components must know of this machine.
+// machine gathers the facts about this machine that components need.
 func machine(l layout.Layout) (component.Machine, error) {
 	dir, err := programs()
 	if err != nil {
@@ -96,7 +97,8 @@ func machine(l layout.Layout) (component.Machine, error) {
 	}, nil
 }
 
-// baseImages returns the archive of the images every cluster starts with, making it where the cache has none.
+// baseImages returns the archive of the images every cluster starts with, and makes it if it is not
+// cached.
 func baseImages(ctx context.Context, say func(string)) (string, error) {
 	dir, err := programs()
 	if err != nil {

@@ -62,7 +62,8 @@ last ended. Exit status 0 means the cluster is Ready.`,
 	return cmd
 }
 
-// silent is the status of a cluster whose supervisor does not answer: it is not there, or it hangs.
+// silent is the status of a cluster whose supervisor does not answer: it is not running, or it
+// hangs.
 func silent(l layout.Layout) (control.Status, error) {
 	s := control.Status{Name: l.Name, Stage: control.Down, DataDir: l.Data}
 	h, err := host.Supervisor(l)
@@ -78,8 +79,8 @@ func silent(l layout.Layout) (control.Status, error) {
 	return s, nil
 }
 
-// ended are the components of a cluster that has come up which wait for their next try: one
-// that ends again and again is no reason for the others to stop.
+// ended lists the components of a started cluster that wait for their next restart. A component
+// that keeps ending does not stop the others.
 func ended(s control.Status) []string {
 	var names []string
 	for _, c := range s.Components {

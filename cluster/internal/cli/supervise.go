@@ -13,7 +13,7 @@ import (
 	"tarn.dev/tarn/cluster/internal/supervisor"
 )
 
-// superviseFile is how `up` hands its task to the supervisor.
+// superviseFile is how `up` passes its task to the supervisor.
 type superviseFile struct {
 	Layout  layout.Layout
 	State   layout.State
@@ -23,7 +23,8 @@ type superviseFile struct {
 	TarnImages string
 }
 
-// greetingOK is what the supervisor writes to file descriptor 3 once it answers; anything else is what went wrong.
+// greetingOK is what the supervisor writes to file descriptor 3 once it answers. Anything else is
+// an error message.
 const greetingOK = "ok"
 
 func newSupervise() *cobra.Command {
@@ -41,7 +42,7 @@ func newSupervise() *cobra.Command {
 			if err := json.Unmarshal(raw, &task); err != nil {
 				return fmt.Errorf("reading the supervisor's configuration: %w", err)
 			}
-			task.Machine.Processors = runtime.GOMAXPROCS(0) // asked here, where no GOMAXPROCS of the caller's shell is seen
+			task.Machine.Processors = runtime.GOMAXPROCS(0) // read here, because the caller's GOMAXPROCS does not reach this process
 			syscall.CloseOnExec(3)
 			syscall.Umask(0o022)
 			greeting := os.NewFile(3, "greeting")

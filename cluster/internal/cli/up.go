@@ -117,7 +117,7 @@ func (u *up) run(ctx context.Context) error {
 		if s, err := client.Status(ctx); err == nil && s.Stage != control.Failed && s.Stage != control.Stopping {
 			return u.keep(ctx, l, client)
 		}
-		// It lives and does not answer, or its start has failed: begin anew.
+		// The supervisor lives but does not answer, or its start has failed: start over.
 		if err := end(already); err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (u *up) run(ctx context.Context) error {
 	return u.follow(ctx, client, false)
 }
 
-// keep leaves a running cluster as it is, and waits for it if it is still starting.
+// keep leaves a running cluster as it is. If the cluster is still starting, keep waits for it.
 func (u *up) keep(ctx context.Context, l layout.Layout, client *control.Client) error {
 	note := ""
 	state, err := layout.ReadState(l.StateFile())
@@ -197,7 +197,7 @@ func (u *up) start(ctx context.Context, l layout.Layout) error {
 	return detach(l, config)
 }
 
-// recover removes what an earlier run left on the machine and returns the state it remembered.
+// recover removes what an earlier run left on the machine and returns its state.
 func (u *up) recover(l layout.Layout) (layout.State, error) {
 	earlier, err := layout.ReadState(l.StateFile())
 	switch {
@@ -269,10 +269,11 @@ func detach(l layout.Layout, config supervisor.Config) error {
 	return cmd.Process.Release()
 }
 
-// baseEnv is the supervisor's environment; nothing of the caller's shell goes into a cluster.
+// baseEnv is the supervisor's environment. A cluster gets no variable from the caller's shell.
 var baseEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
 
-// follow prints the steps of the start until it has ended. A cluster that was up already is only waited for.
+// follow prints the steps of the start until the start has ended. For a cluster that was up
+// already, it only waits.
 func (u *up) follow(ctx context.Context, client *control.Client, already bool) error {
 	if !u.wait {
 		fmt.Fprintf(u.out, "cluster %s is starting: watch it with `tarn-cluster status --name %s`\n", u.name, u.name)

@@ -1,7 +1,8 @@
-// Package component says how each part of a cluster is run: its program, arguments and configuration files. Every trap a part of
-// Kubernetes has set for us is answered here, with the reason beside the setting.
+// Package component describes how each part of a cluster runs: its program, arguments and
+// configuration files. Settings that avoid a pitfall of Kubernetes stand here, each with its
+// reason.
 //
-// It is pure: it must not know whether anything runs, and touches neither disk nor network.
+// The package is pure: it must not know whether anything runs, and uses neither disk nor network.
 package component
 
 import (
@@ -32,11 +33,11 @@ func Names() []string {
 	return []string{Etcd, APIServer, Containerd, ControllerManager, Scheduler, Kubelet, Proxy, TarnController, TarnStandby, TarnNode, TarnAPI}
 }
 
-// Machine is what the parts must know of the machine they run on.
+// Machine is what the parts need to know about the machine they run on.
 type Machine struct {
-	Programs       string // folder with etcd, kube, containerd, ...
-	RestrictOOM    bool   // the kernel will not let us lower an oom_score_adj (no CAP_SYS_RESOURCE)
-	PacketFilter   string // "nftables", "iptables", or "" where the machine can do neither
+	Programs       string // directory with etcd, kube, containerd, ...
+	RestrictOOM    bool   // the kernel does not let us lower an oom_score_adj (no CAP_SYS_RESOURCE)
+	PacketFilter   string // "nftables", "iptables", or "" where the machine supports neither
 	ResolverConfig string // a resolv.conf whose name servers are not on the loopback interface
 	NameServers    []string
 	Processors     int    // that programs may use, at least 1
@@ -62,7 +63,7 @@ type Plan struct {
 	net     layout.Net
 }
 
-// NewPlan brings together what every component is made from.
+// NewPlan combines the inputs from which every component is made.
 func NewPlan(l layout.Layout, s layout.State, m Machine) Plan {
 	return Plan{layout: l, state: s, machine: m, net: layout.NetOf(s.Block)}
 }
@@ -72,17 +73,18 @@ func (p Plan) kube(name string, args ...string) Component {
 	return p.finish(Component{Name: name, Program: p.machine.Programs + "/kube", Args: append([]string{name}, args...)})
 }
 
-// finish appends the arguments the user gave; coming last, they win.
+// finish appends the user's arguments. They come last, so they override ours.
 func (p Plan) finish(c Component) Component {
 	c.Args = append(c.Args, p.state.Options.ExtraArgs[c.Name]...)
-	// Where tests live, memory is there, and the time of a processor is what they wait for. What is Tarn's runs as everywhere.
+	// Clusters for tests have enough memory and wait for processors, so they collect garbage less
+	// often. Tarn's own programs run as everywhere.
 	if o := p.state.Options; (o.SpendMemory || !o.HasControllers()) && c.Program != o.TarnBinary {
 		c.Env = append(c.Env, "GOGC=400")
 	}
 	return c
 }
 
-// runs says whether a cluster with the given options runs a part.
+// runs reports whether a cluster with the given options runs a part.
 func runs(name string, o layout.Options) bool {
 	switch name {
 	case Etcd, APIServer:

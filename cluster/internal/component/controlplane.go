@@ -7,13 +7,14 @@ import (
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
-// The controllers of kube-controller-manager whose work Tarn's own can do, as it names them.
+// The controllers of kube-controller-manager that Tarn's controllers can replace, by their names
+// there.
 var (
 	binders    = []string{"persistentvolume-binder-controller"}
 	protectors = []string{"persistentvolumeclaim-protection-controller", "persistentvolume-protection-controller"}
 )
 
-// leftToTarn are those that are switched off because Tarn's own do their work.
+// leftToTarn lists the controllers that are switched off because Tarn's controllers do their work.
 func (p Plan) leftToTarn() []string {
 	var left []string
 	if p.state.Options.Binder == layout.ByTarn {
@@ -25,7 +26,8 @@ func (p Plan) leftToTarn() []string {
 	return left
 }
 
-// Etcd keeps its own authority: whoever holds a certificate of the cluster must not thereby read its database.
+// Etcd has a certificate authority of its own. A certificate of the cluster must not give access to
+// its database.
 func (p Plan) Etcd() Component {
 	client, peer := "https://"+p.local(layout.PortEtcd), "https://"+p.local(layout.PortEtcdPeer)
 	args := []string{
@@ -36,7 +38,8 @@ func (p Plan) Etcd() Component {
 		"--listen-peer-urls=" + peer,
 		"--initial-advertise-peer-urls=" + peer,
 		"--initial-cluster=" + p.layout.Name + "=" + peer,
-		// The peer port is another one after `up --keep-data` found it taken; a single member has nobody to check it against.
+		// After `up --keep-data`, the peer port may differ because the old one was taken. A single
+		// member has no peer to compare its configuration with.
 		"--strict-reconfig-check=false",
 		"--client-cert-auth", "--peer-client-cert-auth",
 		"--trusted-ca-file=" + p.pki("etcd-ca.crt"), "--peer-trusted-ca-file=" + p.pki("etcd-ca.crt"),
@@ -46,16 +49,17 @@ func (p Plan) Etcd() Component {
 		"--log-level=warn",
 	}
 	if !p.state.Options.HasControllers() {
-		// Made for tests that live for seconds: data must outlive a killed process, not a power cut.
+		// For tests that live for seconds, data must survive a killed process, but not a power cut.
 		args = append(args, "--unsafe-no-fsync")
 	}
-	// It waits for the disk and for the API server, and each time Go wakes one more processor for it, to find nothing to do there.
-	// On two, half of them saves a fifth of its time and loses no speed (docs/design/0015).
+	// Etcd waits for the disk and the API server. After each wait, Go starts one more processor for
+	// it, which finds nothing to do. On two processors, half of them saves a fifth of etcd's
+	// processor time and loses no speed (docs/design/0015).
 	env := []string{"GOMAXPROCS=" + strconv.Itoa(max(1, p.machine.Processors/2))}
 	return p.finish(Component{Name: Etcd, Program: p.machine.Programs + "/etcd", Args: args, Env: env})
 }
 
-// APIServer listens where the host and the node can reach it and nobody else.
+// APIServer listens where only the host and the node can reach it.
 func (p Plan) APIServer() Component {
 	args := []string{
 		"--bind-address=" + p.state.Address(),
@@ -88,11 +92,12 @@ func (p Plan) APIServer() Component {
 			"--kubelet-certificate-authority="+p.pki("ca.crt"),
 			"--kubelet-client-certificate="+p.pki("apiserver-kubelet.crt"),
 			"--kubelet-client-key="+p.pki("apiserver-kubelet.key"),
-			// By default the node's name comes first, and no name server knows it: logs and exec would fail.
+			// The default tries the node's name first. No name server knows that name, so logs and
+			// exec would fail.
 			"--kubelet-preferred-address-types=InternalIP",
 		)
 	} else {
-		// A loopback address is no valid endpoint; recording it would only fail again and again.
+		// A loopback address is not a valid endpoint. Recording it would only fail repeatedly.
 		args = append(args, "--endpoint-reconciler-type=none")
 	}
 	if off := p.pluginsOff(); len(off) > 0 {
@@ -101,21 +106,23 @@ func (p Plan) APIServer() Component {
 	return p.kube(APIServer, args...)
 }
 
-// pluginsOff are the admission plugins that would only be in the way.
+// pluginsOff lists the admission plugins that a cluster of the given options does not need.
 func (p Plan) pluginsOff() []string {
 	var off []string
 	if !p.state.Options.HasControllers() {
-		// Nobody makes the default service accounts here, and without them no pod would be admitted.
+		// No controller makes the default service accounts here. With the plugin, no pod would be
+		// admitted.
 		off = append(off, "ServiceAccount")
 	}
 	if p.state.Options.Protection == layout.ByTarn {
-		// Tarn's protection puts its finalizers on by itself.
+		// Tarn's protection adds its finalizers itself.
 		off = append(off, "StorageObjectInUseProtection")
 	}
 	return off
 }
 
-// ControllerManager runs without leader election: there is no other, and it starts two seconds sooner.
+// ControllerManager runs without leader election: it is the only one, and starts two seconds
+// sooner.
 func (p Plan) ControllerManager() Component {
 	config := p.layout.KubeconfigOf(ControllerManager)
 	controllers := "*"
@@ -137,14 +144,15 @@ func (p Plan) ControllerManager() Component {
 		"--controllers=" + controllers,
 	}
 	if p.state.Options.HasTarn() {
-		// Held back to its usual 20 requests a second, it needs 4.5 s to start its controllers, and volumes wait for it. A stock
-		// cluster keeps the usual rate: it is what Tarn is measured against.
+		// At its default of 20 requests a second, it needs 4.5 s to start its controllers, and
+		// volumes wait for that. A stock cluster keeps the default rate, because Tarn is measured
+		// against it.
 		args = append(args, "--kube-api-qps=500", "--kube-api-burst=1000")
 	}
 	return p.kube(ControllerManager, args...)
 }
 
-// Scheduler, likewise without an election.
+// Scheduler runs without leader election, for the same reason.
 func (p Plan) Scheduler() Component {
 	config := p.layout.KubeconfigOf(Scheduler)
 	return p.kube(Scheduler,

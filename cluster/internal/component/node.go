@@ -9,14 +9,16 @@ import (
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
-// PauseImage is the reference of the sandbox image; its host part is no registry, so nothing is ever asked of the network for it.
+// PauseImage is the reference of the sandbox image. Its host part is no registry, so the runtime
+// never contacts the network for it.
 const PauseImage = "tarn.dev/pause:1"
 
-// MirrorAddress is where, on the node's own network, the images the node already has are served to its runtime.
+// MirrorAddress is where the node's runtime finds the images the node already has. The address is
+// on the node's own network.
 const MirrorAddress = "127.0.0.1:5000"
 
-// Containerd runs on the node's network: the streams for exec and port-forward that it opens on the loopback interface
-// must be where the kubelet is.
+// Containerd runs on the node's network. It opens the streams for exec and port-forward on the
+// loopback interface, and the kubelet must reach them there.
 func (p Plan) Containerd() Component {
 	config, hosts := p.layout.Config("containerd.toml"), p.layout.Config("registries")
 	return p.finish(Component{
@@ -33,14 +35,16 @@ func (p Plan) Containerd() Component {
 	})
 }
 
-// PullProxy is where the supervisor lets the runtime out to registries: the node's network has no way to the outside of its own.
+// PullProxy is the proxy through which the runtime reaches registries. The node's network has no
+// other way to the outside.
 func (p Plan) PullProxy() string { return netip.AddrPortFrom(p.net.Host, pullProxyPort).String() }
 
-// pullProxyPort is on the host's end of the cable, an address nobody else listens on.
+// pullProxyPort is on the host's end of the cable, an address that nothing else listens on.
 const pullProxyPort = 3128
 
-// mirrorConfig makes every pull ask the node's own store first. Without it `imagePullPolicy: Always`, the kubelet's default for
-// tags called latest, fails for an image that was imported, since containerd resolves the tag at its registry each time.
+// mirrorConfig makes every pull ask the node's own store first. Without it, `imagePullPolicy:
+// Always` fails for an imported image, because containerd resolves the tag at its registry each
+// time. Always is the kubelet's default for tags called latest.
 const mirrorConfig = `[host."http://` + MirrorAddress + `"]
   capabilities = ["pull", "resolve"]
 `
@@ -95,14 +99,16 @@ disabled_plugins = [
 		p.machine.Programs+"/containerd-shim-runc-v2", p.machine.Programs+"/runc", p.machine.Programs+"/cni", p.layout.Config("cni"))
 }
 
-// networkConfig is a bridge with addresses handed out on the node itself. The node and its bridge have a network namespace of their
-// own, so names need not differ between clusters, and pods keep their addresses on the way to the host.
+// networkConfig is a bridge with addresses assigned on the node itself. The node and its bridge
+// have their own network namespace, so names need not differ between clusters. Pods keep their
+// addresses on the way to the host.
 func (p Plan) networkConfig() string {
 	plugins := []string{fmt.Sprintf(`{"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipMasq": false,
      "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}}`,
 		layout.CNIStateDir+"/addresses", p.net.Pods)}
 	if filter := p.machine.PacketFilter; filter != "" {
-		// Where it is not told which, the plugin asks iptables twice for each pod, with host ports or without.
+		// Without a given backend, the plugin calls iptables twice for each pod, with or without
+		// host ports.
 		plugins = append(plugins, fmt.Sprintf(`{"type": "portmap", "backend": %q, "capabilities": {"portMappings": true}}`, filter))
 	}
 	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "tarn", "plugins": [
@@ -111,7 +117,7 @@ func (p Plan) networkConfig() string {
 `, strings.Join(plugins, ",\n    "))
 }
 
-// Kubelet is configured by file; only what the file cannot say is an argument.
+// Kubelet is configured by file. Only settings that the file does not support are arguments.
 func (p Plan) Kubelet() Component {
 	config := p.layout.Config("kubelet.yaml")
 	c := p.kube(Kubelet,
@@ -180,7 +186,8 @@ maxPods: 500
 // flowList writes a list of words as YAML has it on one line.
 func flowList(words []string) string { return "[" + strings.Join(words, ", ") + "]" }
 
-// Proxy serves the services' addresses. It writes to the packet filter of the node's own network namespace, never to the host's.
+// Proxy serves the services' addresses. It writes to the packet filter of the node's own network
+// namespace, never to the host's.
 func (p Plan) Proxy() Component {
 	config := p.layout.Config("kube-proxy.yaml")
 	c := p.kube(Proxy, "--config="+config)
@@ -200,14 +207,15 @@ iptables: {minSyncPeriod: 100ms}
 	return c
 }
 
-// AppProvisioners are the ready provisioners whose volumes applications get when they do not choose. The supervisor makes a class for each.
+// AppProvisioners are the built-in provisioners for the volumes of applications that do not choose
+// one. The supervisor makes a class for each.
 func AppProvisioners() []string { return []string{"ovh-csi-rbd", "ovh-csi-nfs"} }
 
-// stepNamespaces tells Tarn where step pods may run. A cluster for trying out takes the original's manifests as they are, which name
-// default.
+// stepNamespaces tells Tarn where step pods may run. A cluster for trying out accepts the
+// original's manifests unchanged, which use the namespace default.
 const stepNamespaces = "--step-namespaces=tarn-volumes,tarn-system,default"
 
-// TarnInstall runs to its end once, when the API server is there. It gives up after the limit.
+// TarnInstall runs once to its end, when the API server serves. It fails after the limit.
 func (p Plan) TarnInstall(limit time.Duration) Component {
 	args := []string{"install", "--kubeconfig", p.layout.Kubeconfig(), "--timeout", limit.String(), stepNamespaces}
 	if p.state.Options.HasNode() {
@@ -219,12 +227,12 @@ func (p Plan) TarnInstall(limit time.Duration) Component {
 	return Component{Name: "tarn-install", Program: p.state.Options.TarnBinary, Args: args}
 }
 
-// TarnController runs on the host's network, where its metrics can be read.
+// TarnController runs on the host's network, so that its metrics can be read there.
 func (p Plan) TarnController() Component {
 	return p.finish(p.controller(TarnController, layout.PortControllerMetrics, layout.PortControllerHealth))
 }
 
-// TarnStandby is a second one, told what the first is told, and then what it alone is.
+// TarnStandby is a second controller: the arguments of the first, followed by its own.
 func (p Plan) TarnStandby() Component {
 	c := p.controller(TarnStandby, layout.PortStandbyMetrics, layout.PortStandbyHealth)
 	c.Args = append(c.Args, p.state.Options.ExtraArgs[TarnController]...)
@@ -234,7 +242,7 @@ func (p Plan) TarnStandby() Component {
 func (p Plan) controller(name, metrics, health string) Component {
 	args := []string{"controller", "--kubeconfig", p.layout.KubeconfigOf(TarnController)}
 	if p.state.Options.TarnControllers < 2 {
-		args = append(args, "--leader-elect=false") // it is the only one; a lease would only delay it after a crash
+		args = append(args, "--leader-elect=false") // it is the only one, and a lease would only delay it after a crash
 	}
 	args = append(args, "--metrics-bind-address", p.local(metrics), "--health-probe-bind-address", p.local(health))
 	if p.state.Options.HasNode() {
@@ -250,11 +258,11 @@ func (p Plan) controller(name, metrics, health string) Component {
 	return Component{Name: name, Program: p.state.Options.TarnBinary, Args: args, Metrics: p.local(metrics)}
 }
 
-// jobs are Tarn's controllers, switched off as it is told so, that do what Kubernetes' own can do. It leaves all of them off unless
-// it is told otherwise.
+// jobs are Tarn's controllers that can replace Kubernetes' own, each written as an argument that
+// switches it off. Tarn leaves all of them off by default.
 var jobs = []string{"-bind", "-protect"}
 
-// leftToKubernetes are the jobs that Kubernetes' own controllers keep.
+// leftToKubernetes lists the jobs that Kubernetes' own controllers keep.
 func (p Plan) leftToKubernetes() []string {
 	var left []string
 	for i, by := range []string{p.state.Options.Binder, p.state.Options.Protection} {
@@ -280,7 +288,7 @@ func (p Plan) TarnNode() Component {
 	})
 }
 
-// TarnAPI answers on the loopback interface, with a certificate of the cluster's authority.
+// TarnAPI listens on the loopback interface, with a certificate of the cluster's authority.
 func (p Plan) TarnAPI() Component {
 	return p.finish(Component{
 		Name: TarnAPI, Program: p.state.Options.TarnBinary, Metrics: p.local(layout.PortTarnAPIMetrics),

@@ -1,7 +1,7 @@
-// Package control is how the commands of tarn-cluster talk to the supervisor of a cluster: a few HTTP requests over a unix
-// socket in the cluster's run folder, which only root may open.
+// Package control is how the commands of tarn-cluster talk to the supervisor of a cluster. It sends
+// a few HTTP requests over a unix socket in the cluster's run directory, which only root may open.
 //
-// It must not know how the supervisor does what it is asked.
+// It must not know how the supervisor carries out the requests.
 package control
 
 import (
@@ -25,13 +25,13 @@ const (
 	Ready    = "Ready"
 	Failed   = "Failed"
 	Stopping = "Stopping"
-	Down     = "Down" // nobody answers
+	Down     = "Down" // no supervisor answers
 )
 
 // The states of a component.
 const (
 	Running = "Running"
-	Waiting = "Waiting" // for its turn, or for its next try after it ended
+	Waiting = "Waiting" // for its turn, or for its next restart
 	Absent  = "Absent"  // not run here; Note says why
 )
 
@@ -47,7 +47,7 @@ type Component struct {
 	Note     string    `json:"note,omitempty"`
 }
 
-// Status is a cluster at a glance.
+// Status is a summary of a cluster.
 type Status struct {
 	Name       string      `json:"name"`
 	Stage      string      `json:"stage"`
@@ -63,7 +63,7 @@ type Status struct {
 	Components []Component `json:"components,omitempty"`
 }
 
-// Step is one line of progress. The last one of a start has Stage Ready or Failed.
+// Step is one line of progress. The last step of a start has Stage Ready or Failed.
 type Step struct {
 	After float64 `json:"after"` // seconds since the supervisor began
 	Text  string  `json:"text"`
@@ -73,9 +73,11 @@ type Step struct {
 // Server is what a supervisor offers.
 type Server interface {
 	Status() Status
-	// Follow calls yield with every step so far and then with each new one, until the start has ended or ctx is done.
+	// Follow calls yield with every step so far and then with each new one. It returns when the
+	// start has ended or ctx is done.
 	Follow(ctx context.Context, yield func(Step))
-	// Restart ends one component, which is then started again: softly, or by SIGKILL.
+	// Restart ends one component, by a soft signal or by SIGKILL. The supervisor then starts it
+	// again.
 	Restart(component string, kill bool) error
 	// Stop begins the shutdown and returns at once.
 	Stop()
@@ -110,10 +112,11 @@ func writeJSON(w io.Writer, v any) {
 	json.NewEncoder(w).Encode(v) //nolint:errcheck // a client that left shows in its context
 }
 
-// patience is how long a supervisor may take to say how it is; it does so without asking anybody.
+// patience is how long a supervisor may take to report its status. It needs no other process for
+// that.
 const patience = 20 * time.Second
 
-// Client asks a supervisor.
+// Client calls a supervisor.
 type Client struct {
 	http     http.Client
 	patience time.Duration
@@ -127,14 +130,14 @@ func NewClient(socket string) *Client {
 	return &Client{http: http.Client{Transport: &http.Transport{DialContext: dial}}, patience: patience}
 }
 
-// Answers says whether a supervisor answers at all.
+// Answers reports whether a supervisor answers at all.
 func (c *Client) Answers(ctx context.Context) bool {
 	_, err := c.Status(ctx)
 	return err == nil
 }
 
-// Status asks for the cluster's status. A supervisor that is stopped, or hangs, still has its connections accepted by the
-// kernel: it is one that does not answer.
+// Status requests the cluster's status. The kernel accepts connections even for a stopped or
+// hanging supervisor; such a supervisor does not answer in time and is an error.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
@@ -150,7 +153,8 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-// Follow calls show with every step of the start and returns the last one. A supervisor that dies half-way is an error.
+// Follow calls show with every step of the start and returns the last one. It returns an error if
+// the supervisor dies half-way.
 func (c *Client) Follow(ctx context.Context, show func(Step)) (Step, error) {
 	var last Step
 	body, err := c.do(ctx, http.MethodGet, "/progress")
@@ -174,7 +178,7 @@ func (c *Client) Follow(ctx context.Context, show func(Step)) (Step, error) {
 	return last, nil
 }
 
-// Restart asks for the restart of one component.
+// Restart requests the restart of one component.
 func (c *Client) Restart(ctx context.Context, component string, kill bool) error {
 	path := "/restart/" + url.PathEscape(component)
 	if kill {
@@ -183,7 +187,7 @@ func (c *Client) Restart(ctx context.Context, component string, kill bool) error
 	return c.post(ctx, path)
 }
 
-// Stop asks for an orderly shutdown.
+// Stop requests an orderly shutdown.
 func (c *Client) Stop(ctx context.Context) error { return c.post(ctx, "/stop") }
 
 func (c *Client) post(ctx context.Context, path string) error {
@@ -211,7 +215,7 @@ func (c *Client) do(ctx context.Context, method, path string) (io.ReadCloser, er
 	return answer.Body, nil
 }
 
-// Listen opens the control socket, replacing one a dead supervisor left.
+// Listen opens the control socket and replaces one that a dead supervisor left.
 func Listen(socket string) (net.Listener, error) {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("replacing the control socket: %w", err)

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CgroupRoots returns where the cgroup hierarchies are mounted that can hold pods: one on cgroup v2, one for each controller
-// on v1, where the unified hierarchy that carries no controllers is included because runtimes make folders there too.
+// CgroupRoots returns the mount points of the cgroup hierarchies that can hold pods. That is one on
+// cgroup v2, and one for each controller on v1. On v1 it includes the unified hierarchy without
+// controllers, because runtimes make directories there too.
 func CgroupRoots(mounts []Mount) []string {
 	var roots []string
 	for _, m := range mounts {
@@ -26,7 +27,8 @@ func CgroupRoots(mounts []Mount) []string {
 	return roots
 }
 
-// MakeCgroups makes a cluster's own cgroup in every hierarchy; the kubelet asks for an existing one.
+// MakeCgroups makes a cluster's own cgroup in every hierarchy. The kubelet requires an existing
+// one.
 func MakeCgroups(name string) error {
 	mounts, err := ReadMounts("self")
 	if err != nil {
@@ -43,8 +45,9 @@ func MakeCgroups(name string) error {
 	return nil
 }
 
-// makeCgroup makes the cluster's cgroup in one hierarchy. On v2 it enables the controllers for the cgroup's own children too:
-// systemd takes back those that no child uses, at `systemctl daemon-reload` for one, and the kubelet then refuses to start.
+// makeCgroup makes the cluster's cgroup in one hierarchy. On v2 it enables the controllers for the
+// cgroup's own children too. Otherwise systemd disables them, for example at `systemctl
+// daemon-reload`, because no child uses them, and the kubelet then fails to start.
 func makeCgroup(m Mount, name string) error {
 	dir := filepath.Join(m.Point, name)
 	if m.Type == "cgroup2" {
@@ -64,10 +67,12 @@ func makeCgroup(m Mount, name string) error {
 	return nil
 }
 
-// delegated are the v2 controllers the kubelet asks for; one the kernel lacks is left out.
+// delegated are the v2 controllers the kubelet requires. A controller that the kernel lacks is left
+// out.
 var delegated = []string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}
 
-// delegate lets the children of a v2 cgroup have the controllers pods need. Where systemd runs it has done so for most of the root's.
+// delegate enables the controllers that pods need for the children of a v2 cgroup. systemd, where
+// it runs, has enabled most of them for the root's children.
 func delegate(dir string) error {
 	available, enabled, err := controllers(dir)
 	if err != nil {
@@ -88,7 +93,7 @@ func delegate(dir string) error {
 	return nil
 }
 
-// controllers returns the controllers a v2 cgroup has, and those its children have.
+// controllers returns the controllers a v2 cgroup has, and those enabled for its children.
 func controllers(dir string) (available, enabled []string, err error) {
 	for file, list := range map[string]*[]string{"cgroup.controllers": &available, "cgroup.subtree_control": &enabled} {
 		text, err := os.ReadFile(filepath.Join(dir, file))
@@ -100,7 +105,7 @@ func controllers(dir string) (available, enabled []string, err error) {
 	return available, enabled, nil
 }
 
-// inheritCPUs fills a v1 cpuset, which is born empty and then takes no process.
+// inheritCPUs fills a v1 cpuset. A new one is empty and accepts no process.
 func inheritCPUs(root, dir string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		value, err := os.ReadFile(filepath.Join(root, file))
@@ -120,8 +125,9 @@ func inheritCPUs(root, dir string) error {
 // podCgroup is where the kubelet puts the containers of a pod, by the class of the pod's resources.
 var podCgroup = regexp.MustCompile(`/kubepods(?:/[a-z]+)?/pod([0-9a-f-]+)(?:/|\n|$)`)
 
-// PodOf gives the uid of the pod whose process has a cgroup file like this: with one line on v2, with one for each hierarchy on v1, some
-// of which may not know of pods. "" says that it is of no pod.
+// PodOf gives the uid of the pod to which a process with this cgroup file belongs, or "" for no
+// pod. The file has one line on v2 and one for each hierarchy on v1, and not every hierarchy
+// contains pods.
 func PodOf(cgroup string) string {
 	if found := podCgroup.FindStringSubmatch(cgroup); found != nil {
 		return found[1]
@@ -129,8 +135,9 @@ func PodOf(cgroup string) string {
 	return ""
 }
 
-// RemoveCgroups removes a cluster's cgroups, deepest first. Its processes are gone by then, but the kernel lets go
-// of a cgroup only when the last of them has been buried, so a busy one is tried again until the deadline.
+// RemoveCgroups removes a cluster's cgroups, deepest first. Its processes have ended by then, but
+// the kernel releases a cgroup only when the last of them is reaped. RemoveCgroups therefore
+// retries a busy cgroup until the deadline.
 func RemoveCgroups(name string, deadline time.Time) error {
 	mounts, err := ReadMounts("self")
 	if err != nil {

@@ -99,7 +99,7 @@ func TestTheRootAndTheClustersCgroupDelegateTheControllersOfPodsThatAreStillOff(
 	root := t.TempDir()
 	for file, content := range map[string]string{
 		"cgroup.controllers": "cpu memory pids misc\n", "cgroup.subtree_control": "cpu pids\n",
-		// The kernel makes these with the folder.
+		// The kernel makes these files with the directory.
 		"c/cgroup.controllers": "cpu\n", "c/cgroup.subtree_control": "\n",
 	} {
 		path := filepath.Join(root, file)
@@ -113,7 +113,7 @@ func TestTheRootAndTheClustersCgroupDelegateTheControllersOfPodsThatAreStillOff(
 	if err := makeCgroup(Mount{Type: "cgroup2", Root: "/", Point: root}, "c"); err != nil {
 		t.Fatal(err)
 	}
-	// A plain file keeps the last thing written to it, where the kernel would take each.
+	// A plain file keeps the last value written to it; the kernel would apply each.
 	for dir, want := range map[string]string{
 		root:                     "+memory", // cpu and pids are on, misc is nothing a pod needs
 		filepath.Join(root, "c"): "+cpu",
@@ -137,7 +137,7 @@ func TestThePodOfAProcessIsReadFromItsCgroups(t *testing.T) {
 		"0::/tarn-cluster-x/kubepods/burstable/pod" + uid + "\n":                 uid,
 		// v1: hierarchies without controllers may not know of pods.
 		"9:name=systemd:/\n4:memory:/tarn-cluster-x/kubepods/burstable/pod" + uid + "/0a1b2c\n1:cpu:/tarn-cluster-x/kubepods/burstable/pod" + uid + "/0a1b2c\n0::/\n": uid,
-		// A kubelet within a pod: the outer pod is ours.
+		// A kubelet within a pod: the outer pod is the one we want.
 		"0::/tarn-cluster-x/kubepods/pod" + uid + "/0a1b2c/kubepods/pod11111111-2222-3333-4444-555555555555/3d4e5f\n": uid,
 		"0::/system.slice/containerd.service\n": "",
 		"0::/tarn-cluster-x/kubepods\n":         "",

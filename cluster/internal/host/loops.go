@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loops lists the loop devices that are attached, each with the file it is attached to: "loop0 254:1 4711" is device 254:1, inode 4711.
+// Loops lists the attached loop devices, each with its file. "loop0 254:1 4711" is device 254:1,
+// inode 4711.
 func Loops() ([]string, error) {
 	names, err := attached()
 	if err != nil {
@@ -64,20 +65,22 @@ func loopDevice(info *unix.LoopInfo64) string {
 	return fmt.Sprintf("%d:%d", unix.Major(info.Device), unix.Minor(info.Device))
 }
 
-// loopID tells an attachment from a later one of the same device.
+// loopID distinguishes an attachment from a later one of the same device.
 func loopID(name string, info *unix.LoopInfo64) string {
 	return fmt.Sprintf("%s %s %d", name, loopDevice(info), info.Inode)
 }
 
-// DetachLoops frees the loop devices a dead cluster left attached: those whose file lies in its data folder, and those whose file
-// lies on a file system that no living process has mounted any more (the root of a container that is gone). What is in
-// before, attached when the cluster first started, is never touched.
+// DetachLoops detaches the loop devices a dead cluster left. Those are the devices whose file lies
+// in its data directory, or on a file system that no living process has mounted (the root of an
+// ended container). It never detaches a device in before, which lists those attached when the
+// cluster first started.
 func DetachLoops(data string, before []string) error {
 	names, err := attached()
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	// Others attach devices meanwhile, of file systems that the gathered mounts do not know yet.
+	// Other processes may attach devices meanwhile, on file systems that the gathered mounts do not
+	// include.
 	found, err := Loops()
 	if err != nil {
 		return err

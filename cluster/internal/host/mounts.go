@@ -1,6 +1,7 @@
-// Package host is what the embedded cluster asks of the machine and does to it: checks before the start, namespaces, mounts,
-// the cable to the node, cgroups, loop devices, and their removal. All mounting happens in the cluster's own mount namespace; the functions
-// that run outside of it only look, and remove what a cluster left.
+// Package host checks and changes the machine for the embedded cluster: checks before the start,
+// namespaces, mounts, the cable to the node, cgroups, loop devices, and their removal. All mounting
+// happens in the cluster's own mount namespace. The functions that run outside of it only read, and
+// remove what a cluster left.
 //
 // It must not know which components a cluster has.
 package host
@@ -21,7 +22,7 @@ import (
 // Mount is one line of a mountinfo file.
 type Mount struct {
 	Device string // major:minor
-	Root   string // the folder of the file system that is mounted
+	Root   string // the directory of the file system that is mounted
 	Point  string
 	Type   string
 	Source string
@@ -90,8 +91,9 @@ func Below(mounts []Mount, path string) []string {
 	return points
 }
 
-// RemoveTree deletes a folder of a cluster. Whatever is mounted at or below it is unmounted first, and if a mount is left nothing
-// is deleted: a recursive deletion must never reach through a mount.
+// RemoveTree deletes a directory of a cluster. It first unmounts everything at or below the
+// directory. If a mount is left it deletes nothing, because a recursive deletion must never reach
+// through a mount.
 func RemoveTree(path string) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -121,11 +123,15 @@ func RemoveTree(path string) error {
 	return nil
 }
 
-// Isolate gives the calling process, which must be the first of new process and mount namespaces, the view a cluster has:
-// its own processes in /proc, a /run of its own, its own folders where the kubelet, the network library and the container logs are expected,
-// and everything shared, so that what a privileged pod mounts can reach others. Mounts of the host still come in, none go out.
+// Isolate gives the calling process the view a cluster has. The caller must be the first process of
+// new process and mount namespaces. It gets its own /proc and /run, and its own directories for the
+// kubelet, the network library and the container logs.
+//
+// All mounts in it are shared, so that other processes see what a privileged pod mounts. Mounts of
+// the host still come in; none go out.
 func Isolate(l layout.Layout) error {
-	// A slave of the host's mounts: what the host unmounts goes here as well, and is not kept busy by us.
+	// Make our mounts slaves of the host's. What the host unmounts is unmounted here too, so we do
+	// not keep it busy.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("detaching from the host's mounts: %w", err)
 	}
@@ -151,9 +157,10 @@ func Isolate(l layout.Layout) error {
 	return nil
 }
 
-// privateRun replaces /run by an empty one in which only the cluster's own run folder is the host's: containerd's shims, the
-// network plugins' locks and the like are compiled to write there and would meet those of other clusters. It also
-// hides systemd, through which the kubelet would otherwise mount.
+// privateRun replaces /run by an empty one that shares only the cluster's own run directory with
+// the host. containerd's shims and the network plugins' locks have paths in /run compiled in, and
+// would clash with those of other clusters. This also hides systemd, through which the kubelet
+// would otherwise mount.
 func privateRun(l layout.Layout) error {
 	stage := filepath.Join(l.Run, "run")
 	if err := os.MkdirAll(stage, 0o755); err != nil {
@@ -175,10 +182,11 @@ func privateRun(l layout.Layout) error {
 	return nil
 }
 
-// mountPointsFile remembers which of the folders that clusters bind over did not exist before.
+// mountPointsFile records which of the directories that clusters bind over did not exist before.
 func mountPointsFile() string { return filepath.Join(layout.RunRoot(), "made-folders") }
 
-// MakeMountPoints makes, on the host, the folders that Isolate binds over, and remembers those that were missing.
+// MakeMountPoints makes, on the host, the directories that Isolate binds over, and records those
+// that were missing.
 func MakeMountPoints() error {
 	for _, dir := range []string{layout.KubeletDir, layout.CNIStateDir, layout.LogDir} {
 		if _, err := os.Stat(dir); err == nil {
@@ -199,8 +207,8 @@ func MakeMountPoints() error {
 	return nil
 }
 
-// RemoveMountPoints takes away the folders MakeMountPoints made, if they are empty. It may be called only when no cluster runs: removing
-// a folder unmounts whatever another namespace has mounted on it.
+// RemoveMountPoints removes the directories MakeMountPoints made, if they are empty. Call it only
+// when no cluster runs: removing a directory unmounts what another namespace has mounted on it.
 func RemoveMountPoints() error {
 	made, err := os.ReadFile(mountPointsFile())
 	if errors.Is(err, os.ErrNotExist) {

@@ -15,7 +15,7 @@ import (
 	"tarn.dev/tarn/cluster/internal/proc"
 )
 
-// Networks returns the networks this machine has addresses in or routes to.
+// Networks returns the networks in which this machine has addresses, or to which it has routes.
 func Networks() ([]netip.Prefix, error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
@@ -35,8 +35,9 @@ func Networks() ([]netip.Prefix, error) {
 	return found, nil
 }
 
-// NewNodeNetwork makes the node's network namespace and the cable to it. Bridge, services and host ports of the cluster all live
-// in there, so nothing of the host's network changes but one interface and two routes, and those go with the namespace.
+// NewNodeNetwork makes the node's network namespace and the cable to it. Bridge, services and host
+// ports of the cluster are in that namespace. In the host's network only one interface and two
+// routes are added, and the kernel removes them with the namespace.
 func NewNodeNetwork(l layout.Layout, n layout.Net) (*os.File, error) {
 	ns, err := newNetNS()
 	if err != nil {
@@ -93,11 +94,12 @@ func configureNode(n layout.Net) error {
 	if err := address("eth0", n.Node, n.Link); err != nil {
 		return err
 	}
-	// No default route: the host forwards nothing unless its administrator says so, and "network is unreachable" at once is a
-	// better answer to a pod than silence.
+	// There is no default route, because the host forwards nothing unless its administrator says
+	// so. For a pod, "network is unreachable" at once is better than a timeout.
 	for key, needed := range map[string]bool{
 		"/proc/sys/net/ipv4/ip_forward": true,
-		// A service that leads back to a pod on the same bridge; the file is missing where bridges are never filtered.
+		// Needed where a service leads back to a pod on the same bridge. The file is missing where
+		// bridges are never filtered.
 		"/proc/sys/net/bridge/bridge-nf-call-iptables": false,
 	} {
 		if err := os.WriteFile(key, []byte("1"), 0); err != nil && (needed || !errors.Is(err, os.ErrNotExist)) {
@@ -138,8 +140,8 @@ func route(name string, dst netip.Prefix, via netip.Addr) error {
 	return nil
 }
 
-// RemoveLink takes away the cable of a cluster that has ended. The kernel does so too, some time after the last process
-// of the namespace has gone.
+// RemoveLink removes the cable of a cluster that has ended. The kernel does so too, but some time
+// after the last process of the namespace has ended.
 func RemoveLink(l layout.Layout) error {
 	link, err := netlink.LinkByName(l.LinkName())
 	var missing netlink.LinkNotFoundError

@@ -13,23 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Needs is what a cluster asks of a machine before anything is started.
+// Needs are the requirements of a cluster, checked before anything starts.
 type Needs struct {
 	Node     bool   // it will run pods
 	Data     string // where it keeps its data
-	Programs string // the folder of its programs
+	Programs string // the directory of its programs
 }
 
-// minKernel is the oldest kernel that has all we use: pidfds that can be polled came with 5.3.
+// minKernel is the oldest kernel that has all we use. Pidfds that can be polled came with 5.3.
 var minKernel = [2]int{5, 4}
 
-// minFree is the disk space, in bytes, below which a start would end in pods being evicted.
+// minFree is the free disk space, in bytes, below which the kubelet would soon evict pods.
 const (
 	minFree             = 5 << 30
 	minFreeControlPlane = 1 << 29
 )
 
-// Check returns the first reason why a cluster cannot run here, in one line that says what to do.
+// Check returns the first reason why a cluster cannot run here, as one line that says what to do.
 func Check(n Needs) error {
 	checks := []func(Needs) error{checkRoot, checkKernel, checkPrograms, checkDisk}
 	if n.Node {
@@ -65,7 +65,7 @@ func checkKernel(Needs) error {
 func tooOld(release string) bool {
 	var major, minor int
 	if n, err := fmt.Sscanf(release, "%d.%d", &major, &minor); n != 2 || err != nil {
-		return false // no number to compare: let it try
+		return false // not a number that can be compared, so let it try
 	}
 	return major < minKernel[0] || (major == minKernel[0] && minor < minKernel[1])
 }
@@ -146,7 +146,7 @@ func checkOverlay(Needs) error {
 	return nil
 }
 
-// checkRunc runs the one program of ours that needs a library.
+// checkRunc runs runc, the only one of our programs that needs a shared library.
 func checkRunc(n Needs) error {
 	out, err := exec.Command(filepath.Join(n.Programs, "runc"), "--version").CombinedOutput()
 	if err == nil {
@@ -159,7 +159,8 @@ func checkRunc(n Needs) error {
 	return fmt.Errorf("runc does not start: %w: %s", err, text)
 }
 
-// CanLowerOOMScore says whether this process, and so every container, may lower an oom_score_adj.
+// CanLowerOOMScore reports whether this process, and so every container, may lower an
+// oom_score_adj.
 func CanLowerOOMScore() bool {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -174,8 +175,8 @@ func CanLowerOOMScore() bool {
 	return false
 }
 
-// PacketFilter says with which tool services can be given their addresses here: "nftables", "iptables" or "". It asks the tool to
-// list what is there, which fails where the kernel lacks support.
+// PacketFilter names the tool that can give services their addresses here: "nftables", "iptables"
+// or "". It makes the tool list its rules, which fails where the kernel lacks support.
 func PacketFilter() string {
 	if exec.Command("nft", "list", "tables").Run() == nil {
 		return "nftables"

@@ -12,14 +12,16 @@ import (
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
-// Handle is the kernel's own hold on a process: it cannot come to mean another process that got the same number.
+// Handle is a kernel reference to a process. Unlike a number, it never comes to mean another
+// process.
 type Handle struct {
 	PID int
 	fd  *os.File
 }
 
-// Supervisor finds the living supervisor of a cluster, nil if there is none. The pid file says where to look, the
-// environment marker whether it is the one; without a file, as after a crash in the wrong moment, every process is looked at.
+// Supervisor finds the living supervisor of a cluster, nil if there is none. The pid file gives the
+// number, and the environment marker confirms the process. Without a file, as after a crash at the
+// wrong moment, it checks every process.
 func Supervisor(l layout.Layout) (*Handle, error) {
 	if raw, err := os.ReadFile(l.PIDFile()); err == nil {
 		if pid, err := strconv.Atoi(strings.TrimSpace(string(raw))); err == nil {
@@ -44,7 +46,8 @@ func Supervisor(l layout.Layout) (*Handle, error) {
 	return nil, nil
 }
 
-// open returns a handle on the process if it is the cluster's supervisor: marked as the cluster's, and the first of its process namespace.
+// open returns a handle on the process if it is the cluster's supervisor. The supervisor carries
+// the cluster's marker and is the first of its process namespace.
 func open(pid int, l layout.Layout) (*Handle, error) {
 	if !marked(pid, l) || !first(pid) {
 		return nil, nil
@@ -72,7 +75,7 @@ func marked(pid int, l layout.Layout) bool {
 	return strings.Contains("\x00"+string(environ), "\x00"+l.Marker()+"\x00")
 }
 
-// first says whether a process is number 1 in a process namespace below ours.
+// first reports whether a process is number 1 in a process namespace below ours.
 func first(pid int) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -87,7 +90,7 @@ func first(pid int) bool {
 	return false
 }
 
-// Signal sends a signal; a process that has ended already is no error.
+// Signal sends a signal. A process that has ended already is no error.
 func (h *Handle) Signal(s unix.Signal) error {
 	if err := unix.PidfdSendSignal(int(h.fd.Fd()), s, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("sending %v to process %d: %w", s, h.PID, err)
@@ -95,8 +98,8 @@ func (h *Handle) Signal(s unix.Signal) error {
 	return nil
 }
 
-// Wait waits until the process has ended, and with it, if it is a supervisor, every process of its cluster: the first process of a
-// namespace cannot be buried before all others are.
+// Wait waits until the process has ended. For a supervisor, every process of its cluster has ended
+// then too: the kernel reaps the first process of a namespace last.
 func (h *Handle) Wait(limit time.Duration) error {
 	deadline := time.Now().Add(limit)
 	for {
@@ -114,7 +117,7 @@ func (h *Handle) Wait(limit time.Duration) error {
 	}
 }
 
-// Close lets go of the process.
+// Close releases the handle.
 func (h *Handle) Close() { h.fd.Close() }
 
 func pids() ([]string, error) {
@@ -131,8 +134,8 @@ func pids() ([]string, error) {
 	return found, nil
 }
 
-// HostPIDs translates process numbers for a program that has a process namespace of its own: it keeps the host's /proc open from
-// before that was replaced.
+// HostPIDs translates process numbers for a program that has its own process namespace. It keeps
+// the host's /proc open from before the program replaced it.
 type HostPIDs struct{ proc *os.File }
 
 // OpenHostPIDs must be called before Isolate.
@@ -154,7 +157,7 @@ func (h *HostPIDs) Self() (int, error) {
 	return strconv.Atoi(string(buffer[:n]))
 }
 
-// Of is the host's number of the process a pidfd of the caller refers to; 0 if it has ended.
+// Of is the host's number of the process behind a pidfd of the caller; 0 if it has ended.
 func (h *HostPIDs) Of(pidfd *os.File) int {
 	fd, err := unix.Openat(int(h.proc.Fd()), fmt.Sprintf("self/fdinfo/%d", pidfd.Fd()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

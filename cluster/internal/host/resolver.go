@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// resolvers are tried in this order: where systemd-resolved runs, the usual file names a server on the loopback interface, which a
-// pod cannot reach.
+// resolvers are tried in this order. With systemd-resolved, the usual file names a server on the
+// loopback interface, which a pod cannot reach.
 var resolvers = []string{"/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"}
 
-// Resolver returns the content of the resolv.conf that pods shall get.
+// Resolver returns the content of the resolv.conf for pods.
 func Resolver() []byte {
 	for _, path := range resolvers {
 		if text, err := os.ReadFile(path); err == nil {
@@ -20,7 +20,7 @@ func Resolver() []byte {
 	return []byte("# this machine names no server\n")
 }
 
-// NameServers returns the servers a resolv.conf names, at most three, as the C library takes no more.
+// NameServers returns the servers a resolv.conf names: at most three, the limit of the C library.
 func NameServers(resolver []byte) []string {
 	var servers []string
 	for line := range strings.Lines(string(resolver)) {

@@ -17,12 +17,14 @@ import (
 
 const inotifySysctl = "fs/inotify/max_user_instances"
 
-// inotifyInstances is enough for some forty clusters: a whole one holds 21 (measured: kubelet 6, API server 6, controller manager 5,
-// containerd 2, proxy and node agent 1 each), and Linux gives a user 128 by default, so a sixth kubelet would not start.
+// inotifyInstances is enough for about forty clusters. A whole cluster uses 21 (measured: kubelet
+// 6, API server 6, controller manager 5, containerd 2, proxy and node agent 1 each). Linux allows a
+// user 128 by default, so a sixth kubelet would not start.
 const inotifyInstances = 1024
 
-// kubeletSysctls are the settings of the whole machine that the kubelet changes when it starts (setupKernelTunables in its container
-// manager). It can only be told to fail instead.
+// kubeletSysctls are the machine-wide settings that the kubelet changes when it starts
+// (setupKernelTunables in its container manager). The kubelet has no option to leave them; it can
+// only fail instead.
 var kubeletSysctls = map[string]int{
 	"kernel/keys/root_maxbytes": 25000000,
 	"kernel/keys/root_maxkeys":  1000000,
@@ -32,14 +34,16 @@ var kubeletSysctls = map[string]int{
 	"vm/panic_on_oom":           0,
 }
 
-// settings are the settings of the machine that clusters change: sysctls, and the controllers of cgroup v2 roots.
+// settings are the machine-wide settings that clusters change: sysctls, and the controllers of
+// cgroup v2 roots.
 type settings struct {
 	file    string   // the record
 	sysctls string   // usually /proc/sys
 	roots   []string // of cgroup v2
 }
 
-// record is what the settings were before clusters changed them. It lies below /run: a reboot ends both the record and the changes.
+// record holds the settings as they were before clusters changed them. It lies below /run, so a
+// reboot discards both the record and the changes.
 type record struct {
 	Sysctls     map[string]change   // by path below /proc/sys
 	Controllers map[string][]string // by cgroup root: those that were off for its children
@@ -61,8 +65,8 @@ func machineSettings() (settings, error) {
 	return s, nil
 }
 
-// PrepareSettings records the settings that the cluster is about to change, and lets root watch more files than Linux does by default.
-// SweepShared puts them back.
+// PrepareSettings records the settings that the cluster is about to change. It also lets root watch
+// more files than Linux does by default. SweepShared restores the settings.
 func PrepareSettings(node bool) error {
 	unlock, err := layout.LockShared("allot")
 	if err != nil {
@@ -76,7 +80,7 @@ func PrepareSettings(node bool) error {
 	return s.prepare(node)
 }
 
-// prepare keeps what an earlier cluster has recorded of a setting that still has the value clusters give it.
+// prepare keeps an earlier cluster's record of a setting that still has the value clusters give it.
 func (s settings) prepare(node bool) error {
 	r, err := s.read()
 	if err != nil {
@@ -104,7 +108,7 @@ func (s settings) prepare(node bool) error {
 	return s.write(inotifySysctl, inotifyInstances)
 }
 
-// recordNode records what a kubelet and its containers change.
+// recordNode records the settings that a kubelet and its containers change.
 func (s settings) recordNode(r record) error {
 	for name, set := range kubeletSysctls {
 		now, err := readInt(filepath.Join(s.sysctls, name))
@@ -132,7 +136,8 @@ func (s settings) recordNode(r record) error {
 	return nil
 }
 
-// restore puts the settings back, but for those that have been changed meanwhile and for controllers that other cgroups use.
+// restore restores the settings. It skips those changed meanwhile, and controllers that other
+// cgroups use.
 func (s settings) restore() error {
 	r, err := s.read()
 	if err != nil {

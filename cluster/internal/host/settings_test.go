@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// fakeMachine is a machine whose settings are plain files; its one cgroup root lets its children have cpu and not io.
+// fakeMachine is a machine whose settings are plain files. Its one cgroup root enables cpu, and not
+// io, for its children.
 type fakeMachine struct {
 	settings
 	t *testing.T
@@ -47,7 +48,7 @@ func (m fakeMachine) cgroup(available, enabled string) {
 	m.put(filepath.Join(m.roots[0], "cgroup.subtree_control"), enabled+"\n")
 }
 
-// up is what a cluster does to the machine.
+// up makes the changes of a cluster's start.
 func (m fakeMachine) up(node bool) {
 	m.t.Helper()
 	if err := m.prepare(node); err != nil {
@@ -64,7 +65,7 @@ func (m fakeMachine) up(node bool) {
 	m.cgroup("cpu io misc", "cpu io")
 }
 
-// down is the end of the last cluster. It returns the sysctls, and what was written to the cgroup root last.
+// down ends the last cluster. It returns the sysctls, and what was written to the cgroup root last.
 func (m fakeMachine) down() (sysctls map[string]int, control string) {
 	m.t.Helper()
 	if err := m.restore(); err != nil {

@@ -11,7 +11,8 @@ import (
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
-// sweepLimit is how long the kernel is given to bury a cluster's cgroups; the usual time is a few milliseconds.
+// sweepLimit is how long the kernel may take to release a cluster's cgroups. Usually it takes a few
+// milliseconds.
 const sweepLimit = 20 * time.Second
 
 // Sweep removes everything a cluster without processes left on the machine, except its data.
@@ -22,8 +23,9 @@ func Sweep(l layout.Layout, loopsBefore []string) error {
 	return RemoveTree(l.Run)
 }
 
-// Remove removes everything a cluster without processes left on the machine, and its data. It may be killed anywhere and begun
-// anew, by `down` or by the next `up`: what says where the data is goes after the data, and what says that it is ours goes last of it.
+// Remove removes everything a cluster without processes left on the machine, and its data. It may
+// be killed at any point; `down` or the next `up` then repeats it. The record of where the data is
+// therefore outlives the data, and the file that marks the data as ours is deleted last.
 func Remove(l layout.Layout, s layout.State) error {
 	if err := release(l, s.Loops); err != nil {
 		return err
@@ -56,7 +58,7 @@ func removeData(l layout.Layout, s layout.State) error {
 	return RemoveTree(l.Data)
 }
 
-// release takes away what a cluster has of the kernel.
+// release releases the kernel's resources of a cluster.
 func release(l layout.Layout, loopsBefore []string) error {
 	if err := RemoveLink(l); err != nil {
 		return err
@@ -67,7 +69,7 @@ func release(l layout.Layout, loopsBefore []string) error {
 	return DetachLoops(l.Data, loopsBefore)
 }
 
-// SweepShared removes what all clusters share once the last of them has gone.
+// SweepShared removes what all clusters share once the last of them is removed.
 func SweepShared(l layout.Layout) error {
 	unlock, err := layout.LockShared("allot")
 	if err != nil {
@@ -78,7 +80,8 @@ func SweepShared(l layout.Layout) error {
 	if err != nil || len(left) > 0 {
 		return err
 	}
-	// Only an empty folder goes; one that the administrator made for our data may be a mount.
+	// Only an empty directory is removed. A directory that the administrator made for our data may
+	// be a mount.
 	if err := os.Remove(filepath.Dir(l.Data)); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EBUSY) {
 		return err
 	}

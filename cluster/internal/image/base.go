@@ -19,17 +19,18 @@ import (
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
-// recipe changes with what the base images are made of, so that cached ones are made anew.
+// recipe changes with the content of the base images, so that cached images are made again.
 const recipe = "4"
 
-// toolPackages is what the image that stands for ubuntu and alpine has: shells and text tools for scripts of volume
-// provisioners, and what makes and mounts file systems.
+// toolPackages are the packages of the image that stands for ubuntu and alpine: shells and text
+// tools for the scripts of volume provisioners, and programs that make and mount file systems.
 var toolPackages = []string{
 	"base-files", "bash", "coreutils", "dash", "diffutils", "e2fsprogs", "findutils", "fuse3", "grep", "gzip", "hostname", "mawk", "mount", "sed", "tar", "util-linux",
 }
 
-// xfsPackages are those of xfsprogs and its libraries that what makes, grows and limits an xfs needs, by how their names begin: they have
-// numbers that differ between releases. Of the rest, Python and 36 MB of Unicode tables serve programs that nobody runs here.
+// xfsPackages are the packages needed to make, grow and limit an xfs file system, by the beginning
+// of their names. The names contain numbers that differ between releases. The other dependencies,
+// Python and 36 MB of Unicode tables, serve programs that are not used here.
 var xfsPackages = []string{"xfsprogs", "libinih", "liburcu", "libedit", "libbsd", "libmd"}
 
 // The references of the base images.
@@ -39,8 +40,8 @@ var (
 	toolTags    = []string{"docker.io/library/ubuntu:20.04", "docker.io/library/alpine:3.15", "tarn.dev/volume-tools:1"}
 )
 
-// BaseArchive returns the archive of the images every cluster starts with. It is made once for a machine and pause program, and kept in
-// the cache; say is told before that begins.
+// BaseArchive returns the archive of the images every cluster starts with. It is made once for a
+// machine and pause program, and cached. BaseArchive calls say before it makes one.
 func BaseArchive(ctx context.Context, pause, cache string, say func(string)) (string, error) {
 	program, err := os.ReadFile(pause)
 	if err != nil {
@@ -69,7 +70,7 @@ func BaseArchive(ctx context.Context, pause, cache string, say func(string)) (st
 	return archive, save(archive, images)
 }
 
-// archiveOf names the archive by everything it is made of.
+// archiveOf names the archive by everything it is made from.
 func archiveOf(pause []byte, cache string) string {
 	release, err := os.ReadFile("/etc/os-release")
 	if err != nil {
@@ -106,7 +107,7 @@ func baseImages(ctx context.Context, pause []byte, d debs) (map[string]v1.Image,
 	return images, add(toolTags, t, v1.Config{Cmd: []string{"/bin/bash"}})
 }
 
-// busybox is one static program and a link to it for everything it can be called.
+// busybox is one static program with a link for every name it can be called by.
 func busybox(ctx context.Context, d debs) (tree, error) {
 	files, err := d.files(ctx, []string{"busybox-static"})
 	if err != nil {
@@ -123,8 +124,8 @@ func busybox(ctx context.Context, d debs) (tree, error) {
 	return busyboxTree(ctx, program, d.cache)
 }
 
-// busyboxTree asks the program for its names, with the help of a folder to run it in. It is of this machine's kind, or
-// the containers would not run either.
+// busyboxTree runs the program, in a scratch directory, to list its names. It is of this machine's
+// architecture, or the containers would not run either.
 func busyboxTree(ctx context.Context, program []byte, scratch string) (tree, error) {
 	file := filepath.Join(scratch, "busybox")
 	if err := os.WriteFile(file, program, 0o755); err != nil {
@@ -145,7 +146,7 @@ func busyboxTree(ctx context.Context, program []byte, scratch string) (tree, err
 	return t, nil
 }
 
-// tools is a small Debian that answers to the names of other systems.
+// tools is a small Debian that stands in for other systems under their names.
 func tools(ctx context.Context, d debs) (tree, error) {
 	packages, err := d.closure(ctx, toolPackages)
 	if err != nil {
@@ -173,7 +174,7 @@ func tools(ctx context.Context, d debs) (tree, error) {
 		delete(t, top)
 		t.link(top, "usr/"+top)
 	}
-	// Links that packages make with scripts when they are installed.
+	// Links that packages usually make with scripts when they are installed.
 	for link, target := range map[string]string{"usr/bin/sh": "dash", "usr/bin/awk": "mawk"} {
 		if !t.has(link) {
 			t.link(link, target)
@@ -182,7 +183,7 @@ func tools(ctx context.Context, d debs) (tree, error) {
 	return t, nil
 }
 
-// base is the folders and files every root file system has.
+// base is the directories and files every root file system has.
 func base() tree {
 	t := tree{}
 	for _, dir := range []string{"dev", "etc", "home", "mnt", "opt", "proc", "run", "srv", "sys", "usr/bin", "usr/sbin", "var"} {
@@ -196,7 +197,7 @@ func base() tree {
 	return t
 }
 
-// files returns packages from the cache, or fetches them all.
+// files returns the packages from the cache, or downloads them all.
 func (d debs) files(ctx context.Context, packages []string) ([]string, error) {
 	if files := d.cached(packages); files != nil {
 		return files, nil
@@ -227,7 +228,7 @@ func assemble(t tree, c v1.Config) (v1.Image, error) {
 	return image, nil
 }
 
-// save writes the images into one archive, whole or not at all.
+// save writes the images into one archive. A failure leaves no partial archive.
 func save(archive string, images map[string]v1.Image) error {
 	tagged := map[name.Reference]v1.Image{}
 	for tag, image := range images {

@@ -12,7 +12,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// Program packs an image of one static program, as Build does, under a tag that tells its content, and returns the reference.
+// Program packs an image of one static program, as Build does, under a tag derived from its
+// content. It returns the reference.
 func Program(archive, repository, binary string) (string, error) {
 	content, err := os.ReadFile(binary)
 	if err != nil {
@@ -23,8 +24,9 @@ func Program(archive, repository, binary string) (string, error) {
 	return reference, Build(archive, reference, "", binary, nil)
 }
 
-// Build packs an image of a folder or of one program and writes it as an archive. Exactly one of rootfs and binary is given. A program
-// becomes /<its name> and, unless an entry point is given, the entry point; it must be static, for nothing else is in the image.
+// Build packs an image of a directory or of one program and writes it as an archive. Exactly one of
+// rootfs and binary is given. A program becomes /<its name> and, unless an entry point is given,
+// the entry point. It must be static, because the image contains nothing else.
 func Build(archive, tag, rootfs, binary string, entrypoint []string) error {
 	t := tree{}
 	switch {
@@ -57,7 +59,8 @@ func Build(archive, tag, rootfs, binary string, entrypoint []string) error {
 	return save(archive, map[string]v1.Image{tag: image})
 }
 
-// loaderOf is the dynamic loader that a program asks for, empty for a static one and for what is no ELF file, such as a script.
+// loaderOf is the dynamic loader of a program. It is empty for a static program, and for a file
+// that is not ELF, such as a script.
 func loaderOf(program []byte) string {
 	file, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// debs makes trees of Debian packages. The packages are fetched by apt from wherever this machine gets its own, so they
-// carry signatures apt has checked; nothing is installed.
+// debs makes trees of Debian packages. apt downloads the packages from the machine's own sources
+// and checks their signatures. Nothing is installed.
 type debs struct {
-	cache string // folder for the downloaded packages
+	cache string // directory for the downloaded packages
 }
 
-// closure returns the packages and those of their dependencies that are libraries: enough to run their programs, without the
-// package manager's own machinery.
+// closure returns the packages and those of their dependencies that are libraries. That is enough
+// to run their programs, without the package manager's own machinery.
 func (d debs) closure(ctx context.Context, packages []string) ([]string, error) {
 	args := append([]string{"depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances"}, packages...)
 	out, err := run(ctx, "", "apt-cache", args...)
@@ -46,7 +46,7 @@ func (d debs) fetch(ctx context.Context, packages []string) ([]string, error) {
 		return nil, fmt.Errorf("creating the package directory: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	// apt fetches as a user of its own, who must be able to write here.
+	// apt downloads as a user of its own, which must be able to write here.
 	if err := os.Chmod(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("opening the package directory: %w", err)
 	}
@@ -78,7 +78,7 @@ func (d debs) fetch(ctx context.Context, packages []string) ([]string, error) {
 	return found, nil
 }
 
-// cached returns the kept files of packages, or none if one of them is missing.
+// cached returns the cached files of packages, or none if one of them is missing.
 func (d debs) cached(packages []string) []string {
 	var files []string
 	for _, p := range packages {
@@ -105,7 +105,8 @@ func (d debs) unpack(ctx context.Context, t tree, files []string) error {
 	return nil
 }
 
-// merged moves what a package puts in /bin, /sbin and /lib below /usr, where those folders link to, and leaves out what only people read.
+// merged moves what a package puts in /bin, /sbin and /lib below /usr, where those directories link
+// to. It drops files that only people read, such as documentation.
 func merged(name string) string {
 	for _, top := range []string{"bin", "sbin", "lib", "lib64"} {
 		if name == top || strings.HasPrefix(name, top+"/") {

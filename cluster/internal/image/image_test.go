@@ -45,7 +45,7 @@ func unpacked(t *testing.T, layer v1.Layer) (names []string, headers map[string]
 	}
 }
 
-// Two clusters are started at once on a machine that has no base images yet.
+// Two clusters start at once on a machine that has no base images yet.
 func TestWhatAnotherClusterIsMakingIsWaitedForAndNotMadeTwice(t *testing.T) {
 	pause, cache := filepath.Join(t.TempDir(), "pause"), t.TempDir()
 	if err := os.WriteFile(pause, []byte("pause"), 0o755); err != nil {
@@ -56,7 +56,7 @@ func TestWhatAnotherClusterIsMakingIsWaitedForAndNotMadeTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := archiveOf([]byte("pause"), cache)
-	// The other one is done once this one has seen that there are none.
+	// The other cluster finishes after this one has seen that there are no images.
 	got, err := BaseArchive(t.Context(), pause, cache, func(string) {
 		if err := os.WriteFile(want, nil, 0o600); err != nil {
 			t.Error(err)
@@ -193,7 +193,7 @@ func TestWhatCannotBecomeAnImageIsSaid(t *testing.T) {
 	}
 }
 
-// store answers for containerd's image store.
+// store stands in for containerd's image store.
 type store struct {
 	images.ImagesClient
 	known map[string]*images.Image
@@ -263,7 +263,7 @@ func TestTheMirrorServesAnImportedImageAgainAfterAPullUntilAnotherOneComes(t *te
 	}{
 		{"pulled before it was ever imported", "sha256:" + hex, nil, false},
 		{"imported", "sha256:" + hex, map[string]string{importedLabel: "yes"}, true},
-		{"pulled from the mirror", "sha256:" + hex, nil, true}, // containerd makes the record anew, without its labels
+		{"pulled from the mirror", "sha256:" + hex, nil, true}, // containerd replaces the record, without its labels
 		{"pulled from a registry, which has another", "sha256:beef", nil, false},
 		{"imported anew", "sha256:beef", map[string]string{importedLabel: "yes"}, true},
 		{"pulled from the mirror again", "sha256:beef", nil, true},

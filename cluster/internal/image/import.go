@@ -8,20 +8,21 @@ import (
 	"strings"
 )
 
-// ImportArgs are the arguments with which ctr imports an archive. The images get a label that pins them until they are first
-// pulled (the kubelet is told to collect none anyway), and one that lets the mirror serve them.
+// ImportArgs are the arguments with which ctr imports an archive. The images get two labels. One
+// pins them until they are first pulled (the kubelet's own collection is off anyway). The other
+// lets the mirror serve them.
 func ImportArgs(socket, archive string) []string {
 	return []string{
-		// ctr takes the address as it is: a relative one would be looked for in the folder of the caller.
+		// ctr resolves a relative address in the caller's directory, so this one must be absolute.
 		"--address=" + socket, "--namespace=" + namespace,
 		"images", "import",
-		"--local", // the other way of importing needs a running transfer service that knows the platform, and is no faster
+		"--local", // importing without it needs a running transfer service that knows the platform, and is no faster
 		"--label=" + importedLabel + "=yes", "--label=io.cri-containerd.pinned=pinned",
 		archive,
 	}
 }
 
-// Import puts the images of an archive into a running cluster and returns what ctr said of it.
+// Import loads the images of an archive into a running cluster and returns the output of ctr.
 func Import(ctx context.Context, ctr, socket, archive string) (string, error) {
 	abs, err := filepath.Abs(archive)
 	if err != nil {

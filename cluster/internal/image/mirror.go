@@ -26,24 +26,25 @@ import (
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
-// importedLabel marks the images that came from an archive. Only those are served by the mirror: an image that was pulled from a
-// registry must go on being compared with it where a pod says `imagePullPolicy: Always`.
+// importedLabel marks the images that came from an archive. The mirror serves only those. An image
+// pulled from a registry must still be compared with it for `imagePullPolicy: Always`.
 const importedLabel = "tarn.dev/imported"
 
-// namespace is where containerd keeps what Kubernetes may see.
+// namespace is the containerd namespace that Kubernetes uses.
 const namespace = "k8s.io"
 
-// mirror is a read-only registry of what is in the node's own image store. The runtime asks it before any other, with the
-// registry it would have gone to in the query parameter ns.
+// mirror is a read-only registry of the images in the node's own store. The runtime asks it before
+// any other registry. The query parameter ns names the registry that the runtime would have used.
 type mirror struct {
 	images images.ImagesClient
 	blobs  string // containerd's content store
-	// served has a file for each reference that was found with the label, with the digest it stood for. A pull makes the record of an
-	// image anew, without the label, so that the label by itself would allow one pull only.
+	// served has a file for each reference that was found with the label, with its digest at that
+	// time. A pull replaces the record of an image and drops the label, so the label alone would
+	// allow one pull only.
 	served string
 }
 
-// ServeMirror answers until the listener is closed. socket and root are containerd's.
+// ServeMirror answers until the listener is closed. socket and root are those of containerd.
 func ServeMirror(l net.Listener, socket, root string) {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -107,7 +108,7 @@ func (m mirror) resolve(ctx context.Context, reference string) (digest string, e
 	sum := sha256.Sum256([]byte(reference))
 	note := filepath.Join(m.served, hex.EncodeToString(sum[:]))
 	found, err := m.images.Get(ctx, &images.GetImageRequest{Name: reference})
-	if status.Code(err) == codes.NotFound { // what comes in its place is not the imported one, whatever its digest
+	if status.Code(err) == codes.NotFound { // its replacement is not the imported image, whatever its digest
 		if gone := os.Remove(note); !errors.Is(gone, os.ErrNotExist) {
 			err = errors.Join(err, gone)
 		}
@@ -117,7 +118,7 @@ func (m mirror) resolve(ctx context.Context, reference string) (digest string, e
 		return "", err
 	}
 	digest = found.Image.Target.Digest
-	// Another digest than was served came from a registry.
+	// A digest other than the served one came from a registry.
 	if was, err := os.ReadFile(note); err == nil && string(was) == digest {
 		return digest, nil
 	}
@@ -130,7 +131,7 @@ func (m mirror) resolve(ctx context.Context, reference string) (digest string, e
 	return digest, nil
 }
 
-// serveManifest sends a manifest with the media type it names for itself.
+// serveManifest sends a manifest with the media type stated in it.
 func (m mirror) serveManifest(w http.ResponseWriter, blob io.Reader) {
 	raw, err := io.ReadAll(blob)
 	var kind struct{ MediaType string }

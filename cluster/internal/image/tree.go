@@ -23,7 +23,7 @@ import (
 // epoch is the time of every file we make, so that the same input gives the same image.
 var epoch = time.Unix(0, 0).UTC()
 
-// tree is a root file system in memory: its entries by cleaned path without a leading slash.
+// tree is a root file system in memory: entries by cleaned path without a leading slash.
 type tree map[string]entry
 
 type entry struct {
@@ -52,7 +52,7 @@ func (t tree) put(h tar.Header, content []byte) {
 	t[h.Name] = entry{h, content}
 }
 
-// has says whether anything is at the path.
+// has reports whether there is an entry at the path.
 func (t tree) has(name string) bool {
 	_, ok := t[clean(name)]
 	return ok
@@ -65,7 +65,7 @@ func (t tree) layer() (v1.Layer, error) {
 	var names []string
 	for name := range t {
 		names = append(names, name)
-		// Whatever lies in a folder nobody named gets one.
+		// A missing parent directory is added.
 		for dir := path.Dir(name); dir != "." && !t.has(dir); dir = path.Dir(dir) {
 			t.dir(dir, 0o755)
 			names = append(names, dir)
@@ -93,11 +93,12 @@ func (t tree) layer() (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, fmt.Errorf("packing a layer: %w", err)
 	}
-	// Not compressed: it never crosses a network, and unpacking is what a start waits for.
+	// The layer is not compressed: it never crosses a network, and a start waits for the unpacking.
 	return static.NewLayer(out.Bytes(), types.DockerUncompressedLayer), nil
 }
 
-// addTar adds the entries of a tar stream under the names that rename gives them; an empty name leaves an entry out.
+// addTar adds the entries of a tar stream under the names that rename gives them. An empty name
+// leaves an entry out.
 func (t tree) addTar(r io.Reader, rename func(string) string) error {
 	for in := tar.NewReader(r); ; {
 		h, err := in.Next()
@@ -123,7 +124,8 @@ func (t tree) addTar(r io.Reader, rename func(string) string) error {
 	}
 }
 
-// addDir adds a folder of this machine. It does not follow links nor enter other file systems' devices and sockets.
+// addDir adds a directory of this machine. It follows no links, and leaves out sockets and named
+// pipes.
 func (t tree) addDir(root string) error {
 	return filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -12,10 +12,12 @@ import (
 	"syscall"
 )
 
-// LockCluster keeps two commands from changing the same cluster at once, until the returned function is called.
+// LockCluster keeps two commands from changing the same cluster at once, until the caller calls
+// unlock.
 func (l Layout) LockCluster() (unlock func(), err error) { return lockNamed(l.Name) }
 
-// LockShared keeps two commands from changing at once what all clusters share. No cluster's name begins like its lock's.
+// LockShared keeps two commands from changing at once what all clusters share. No cluster's name
+// begins with an underscore, so the names of the locks never clash.
 func LockShared(what string) (unlock func(), err error) { return lockNamed("_" + what) }
 
 func lockNamed(name string) (unlock func(), err error) {
@@ -25,8 +27,8 @@ func lockNamed(name string) (unlock func(), err error) {
 	return lock(filepath.Join(runRoot, "."+name+".lock"))
 }
 
-// lock takes a lock file and holds it until the returned function is called, which removes the file. The kernel drops the
-// lock with the process; a file that is left is used again.
+// lock takes a lock file and holds it until the returned function is called, which removes the
+// file. The kernel releases the lock with the process; a leftover file is used again.
 func lock(path string) (unlock func(), err error) {
 	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -45,7 +47,7 @@ func lock(path string) (unlock func(), err error) {
 				f.Close()
 			}), nil
 		}
-		f.Close() // who held it before has removed it
+		f.Close() // the previous holder has removed it
 	}
 }
 
@@ -57,7 +59,7 @@ func flock(f *os.File) error {
 	}
 }
 
-// isThere says whether a file is the one that others find under its name.
+// isThere reports whether a file is still the one at its path.
 func isThere(f *os.File) bool {
 	mine, err := f.Stat()
 	if err != nil {
@@ -67,8 +69,9 @@ func isThere(f *os.File) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// Allot gives the cluster its network and ports, keeping what the earlier state had wherever that is still free, and records
-// them in the state file and in the run folder, where other clusters look.
+// Allot gives the cluster its network and ports, and keeps those of the earlier state that are
+// still free. It records them in the state file, and in the run directory, where other clusters
+// read them.
 func (l Layout) Allot(earlier State, options Options, networks []netip.Prefix) (State, error) {
 	unlock, err := LockShared("allot")
 	if err != nil {
@@ -104,7 +107,8 @@ func (l Layout) Allot(earlier State, options Options, networks []netip.Prefix) (
 	return s, WriteState(l.StateFile(), s)
 }
 
-// takenByOthers gathers what the other clusters that have a run folder remember.
+// takenByOthers gathers the ports and blocks recorded by the other clusters that have a run
+// directory.
 func (l Layout) takenByOthers() (ports, blocks map[int]bool, err error) {
 	ports, blocks = map[int]bool{}, map[int]bool{}
 	others, err := Names()
@@ -136,7 +140,7 @@ func (l Layout) takenByOthers() (ports, blocks map[int]bool, err error) {
 	return ports, blocks, nil
 }
 
-// Names lists the clusters that have a run folder, running or crashed.
+// Names lists the clusters that have a run directory, running or crashed.
 func Names() ([]string, error) {
 	found, err := filepath.Glob(filepath.Join(runRoot, "*", "data-dir"))
 	if err != nil {
@@ -149,7 +153,7 @@ func Names() ([]string, error) {
 	return names, nil
 }
 
-// free says whether nothing on this machine listens on the port, on any address.
+// free reports whether nothing on this machine listens on the port, on any address.
 func free(port int) bool {
 	l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
 	if err != nil {

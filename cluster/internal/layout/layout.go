@@ -1,6 +1,6 @@
-// Package layout says where everything of a cluster lies and what it is called: folders, sockets, interfaces, cgroups, addresses
-// and ports. All of it derives from the cluster's name and from the numbers that were allotted to it once and are remembered in
-// its state file, which is what lets clusters live side by side.
+// Package layout defines the paths and names of a cluster: directories, sockets, interfaces,
+// cgroups, addresses and ports. All of it derives from the cluster's name and from numbers that are
+// allotted once and recorded in its state file. That lets clusters run side by side.
 //
 // It must not know what runs in a cluster, nor start or stop anything.
 package layout
@@ -15,33 +15,36 @@ import (
 )
 
 const (
-	// DefaultName is the cluster meant when none is named: the one of the demo.
+	// DefaultName is the cluster used when the user names none: that of the demo.
 	DefaultName = "tarn"
 
 	dataRoot  = "/var/lib/tarn-cluster"
 	runRoot   = "/run/tarn-cluster"
 	cacheRoot = "/var/cache/tarn-cluster"
 
-	// KubeletDir is where every CSI driver and Kubernetes' own test suites expect the kubelet; inside a cluster's mount
-	// namespace the cluster's own folder is bound there.
+	// KubeletDir is where every CSI driver and Kubernetes' own test suites expect the kubelet. In a
+	// cluster's mount namespace, the cluster's own directory is bound there.
 	KubeletDir = "/var/lib/kubelet"
-	// CNIStateDir is compiled into containerd's network library; a cluster's own folder is bound there too.
+	// CNIStateDir is compiled into containerd's network library. The cluster's own directory is
+	// bound there too.
 	CNIStateDir = "/var/lib/cni"
-	// LogDir is where the kubelet keeps the logs of containers; bound likewise.
+	// LogDir is where the kubelet keeps the logs of containers. The cluster's own directory is
+	// bound there too.
 	LogDir = "/var/log"
 )
 
-// nameForm keeps names usable as DNS labels and keeps socket paths below the 108 bytes the kernel allows.
+// nameForm keeps names usable as DNS labels, and socket paths below the kernel's 108 bytes.
 var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
 
-// Layout is the place of one cluster. Its methods are names and paths; none of them touches the disk.
+// Layout holds the location of one cluster. Its methods are names and paths; none of them uses the
+// disk.
 type Layout struct {
 	Name string
 	Data string // kept by `down --keep-data`
-	Run  string // sockets, pid file; gone after a reboot, and nothing is lost with it
+	Run  string // sockets, pid file; a reboot deletes it, and nothing is lost with it
 }
 
-// New returns the layout of the named cluster. An empty dataDir means the usual place.
+// New returns the layout of the named cluster. An empty dataDir means the default location.
 func New(name, dataDir string) (Layout, error) {
 	if !nameForm.MatchString(name) {
 		return Layout{}, fmt.Errorf("cluster name %q: use 1 to 32 lower-case letters, digits and dashes, beginning and ending with a letter or digit", name)
@@ -57,7 +60,7 @@ func New(name, dataDir string) (Layout, error) {
 	return l, nil
 }
 
-// RunRoot is the folder that holds the run folders of all clusters, and the locks they share.
+// RunRoot is the directory of the run directories of all clusters and of the locks they share.
 func RunRoot() string { return runRoot }
 
 // CacheRoot holds downloaded packages and built images, shared by all clusters.
@@ -74,10 +77,11 @@ func (l Layout) LinkName() string {
 	return "tn-" + l.Name[:5] + "-" + l.short()
 }
 
-// CgroupName is the cgroup, below the root of every hierarchy, that holds all pods of the cluster.
+// CgroupName is the cgroup that holds all pods of the cluster, below the root of every hierarchy.
 func (l Layout) CgroupName() string { return "tarn-cluster-" + l.Name }
 
-// Marker is the environment entry every process of the cluster is started with, so that leftovers can be found.
+// Marker is an environment entry that every process of the cluster has, so that leftovers can be
+// found.
 func (l Layout) Marker() string { return "TARN_CLUSTER=" + l.Name }
 
 func (l Layout) short() string {
@@ -85,7 +89,7 @@ func (l Layout) short() string {
 	return hex.EncodeToString(sum[:3])
 }
 
-// The files and folders of a cluster.
+// The files and directories of a cluster.
 
 func (l Layout) StateFile() string       { return filepath.Join(l.Data, "state.json") }
 func (l Layout) PKI(file string) string  { return filepath.Join(l.Data, "pki", file) }
@@ -118,8 +122,8 @@ func (l Layout) TokenOf(client string) string { return l.PKI(client + ".token") 
 // ContainerdEndpoint is the address of the container runtime as Kubernetes writes it.
 func (l Layout) ContainerdEndpoint() string { return "unix://" + l.ContainerdSocket() }
 
-// Find returns the layout of a cluster that may already exist: where no data directory is given, the one its run folder
-// remembers.
+// Find returns the layout of a cluster that may already exist. Without a data directory, it takes
+// the one recorded in the cluster's run directory.
 func Find(name, dataDir string) (Layout, error) {
 	l, err := New(name, dataDir)
 	if err != nil || dataDir != "" {

@@ -11,7 +11,8 @@ const (
 	blocks     = 70
 )
 
-// Net is the addresses of one cluster, all inside one block of 65,536, so that clusters never overlap.
+// Net holds the addresses of one cluster. All lie in one block of 65,536, so that clusters never
+// overlap.
 type Net struct {
 	Block    netip.Prefix // everything below
 	Pods     netip.Prefix
@@ -38,7 +39,8 @@ func NetOf(index int) Net {
 	}
 }
 
-// ChooseBlock returns the first block number that no other cluster has and that overlaps no network of the host.
+// ChooseBlock returns the first block number that no other cluster has and that overlaps no network
+// of the host.
 func ChooseBlock(taken map[int]bool, networks []netip.Prefix) (int, error) {
 	for index := range blocks {
 		if !taken[index] && !overlaps(NetOf(index).Block, networks) {
@@ -50,7 +52,7 @@ func ChooseBlock(taken map[int]bool, networks []netip.Prefix) (int, error) {
 
 func overlaps(block netip.Prefix, networks []netip.Prefix) bool {
 	for _, n := range networks {
-		// A default route covers everything and so says nothing.
+		// A default route covers everything, so it does not count as an overlap.
 		if n.Bits() > 0 && block.Overlaps(n) {
 			return true
 		}
@@ -58,7 +60,7 @@ func overlaps(block netip.Prefix, networks []netip.Prefix) bool {
 	return false
 }
 
-// Ports are the TCP ports of the parts that live on the host's own network, by the name of their use.
+// Ports are the TCP ports of the parts on the host's own network, by use.
 type Ports map[string]int
 
 // The uses of ports.
@@ -79,22 +81,23 @@ const (
 	PortTarnAPIHealth     = "tarn-api-health"
 )
 
-// PortUses lists every use in the order ports are given out.
+// PortUses lists every use, in the order in which ports are given out.
 func PortUses() []string {
 	return []string{PortAPI, PortEtcd, PortEtcdPeer, PortScheduler, PortControllerManager,
 		PortControllerMetrics, PortControllerHealth, PortNodeMetrics, PortNodeHealth, PortStandbyMetrics, PortStandbyHealth,
 		PortTarnAPI, PortTarnAPIMetrics, PortTarnAPIHealth}
 }
 
-// Ports are given out below 32768, where Linux by default begins to pick local ports for outgoing connections: a
-// remembered port above would be taken by chance sooner or later.
+// Ports are given out below 32768, where Linux by default begins to pick local ports for outgoing
+// connections. A recorded port above would sooner or later be taken by chance.
 const (
 	firstPort = 20000
 	lastPort  = 29999
 )
 
-// ChoosePorts fills in every use that has no port yet, and replaces a port that is not free any more. free is asked for each
-// candidate; taken holds the ports other clusters remember. start spreads clusters that choose at the same time.
+// ChoosePorts fills in every use that has no port yet, and replaces a port that is no longer free.
+// It calls free for each candidate; taken holds the ports that other clusters recorded. start
+// spreads clusters that choose at the same time.
 func ChoosePorts(have Ports, start int, taken map[int]bool, free func(port int) bool) (Ports, error) {
 	chosen := Ports{}
 	used := map[int]bool{}

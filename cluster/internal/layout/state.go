@@ -10,20 +10,20 @@ import (
 	"slices"
 )
 
-// Whose controllers do a job that both Kubernetes and Tarn can do.
+// These say whose controllers do a job that both Kubernetes and Tarn can do.
 const (
 	ByTarn       = "tarn"
 	ByKubernetes = "kubernetes"
 )
 
-// What holds unless `up` is told otherwise.
+// The defaults of `up`.
 const (
 	DefaultBinder      = ByTarn
 	DefaultProtection  = ByTarn
 	DefaultControllers = 1
 )
 
-// Options are what `up` was asked for.
+// Options are the options given to `up`.
 type Options struct {
 	Stock            bool                `json:"stock,omitempty"`            // nothing of Tarn's
 	ControlPlaneOnly bool                `json:"controlPlaneOnly,omitempty"` // etcd and API server alone
@@ -37,7 +37,7 @@ type Options struct {
 	ExtraArgs        map[string][]string `json:"extraArgs,omitempty"`   // by component
 }
 
-// Check says what is wrong with options as a user gave them.
+// Check returns an error for options that are not valid as a user gave them.
 func (o Options) Check() error {
 	for _, job := range []struct{ flag, value string }{{"binder", o.Binder}, {"protection", o.Protection}} {
 		if job.value != "" && job.value != ByTarn && job.value != ByKubernetes {
@@ -53,8 +53,8 @@ func (o Options) Check() error {
 	return nil
 }
 
-// After fills in what was not asked for: as the cluster had it before, else the usual. A cluster without Tarn has nobody but
-// Kubernetes for any job.
+// After fills in the options that the user left out: with the cluster's earlier ones, else with the
+// defaults. A cluster without Tarn leaves every job to Kubernetes.
 func (o Options) After(earlier Options) Options {
 	if !o.HasTarn() {
 		o.Binder, o.Protection, o.TarnControllers = ByKubernetes, ByKubernetes, 0
@@ -66,7 +66,7 @@ func (o Options) After(earlier Options) Options {
 	return o
 }
 
-// Same says whether a cluster that runs with these options is the one that was asked for.
+// Same reports whether a cluster that runs with these options matches those asked for.
 func (o Options) Same(asked Options) bool {
 	asked = asked.After(o)
 	return o.Stock == asked.Stock && o.ControlPlaneOnly == asked.ControlPlaneOnly && o.WithoutNode == asked.WithoutNode && o.WithoutAPI == asked.WithoutAPI &&
@@ -74,36 +74,39 @@ func (o Options) Same(asked Options) bool {
 		maps.EqualFunc(o.ExtraArgs, asked.ExtraArgs, slices.Equal)
 }
 
-// HasNode says whether the cluster has a node, so a network, a runtime and a kubelet.
+// HasNode reports whether the cluster has a node, and therefore a network, a runtime and a kubelet.
 func (o Options) HasNode() bool { return !o.ControlPlaneOnly && !o.WithoutNode }
 
-// HasControllers says whether anything reconciles in the cluster.
+// HasControllers reports whether anything reconciles in the cluster.
 func (o Options) HasControllers() bool { return !o.ControlPlaneOnly }
 
-// HasTarn says whether Tarn itself runs in the cluster.
+// HasTarn reports whether Tarn itself runs in the cluster.
 func (o Options) HasTarn() bool { return !o.Stock && !o.ControlPlaneOnly }
 
-// State is what a cluster remembers between two runs, in the state file in its data folder.
+// State is what a cluster records between two runs, in the state file in its data directory.
 type State struct {
 	Name    string  `json:"name"`
 	Data    string  `json:"dataDir"`
 	Block   int     `json:"block"` // the number of its network; unused without a node
 	Ports   Ports   `json:"ports"`
 	Options Options `json:"options"`
-	// Loops are the loop devices that were attached on this machine before the cluster first started: never its own.
+	// Loops are the loop devices that were attached on this machine before the cluster first
+	// started. They are never the cluster's own.
 	Loops []string `json:"loopsBefore"`
-	// Doomed says that the cluster's removal has begun: what is still in the data folder is of no use.
+	// Doomed says that the cluster's removal has begun. The remaining data is incomplete and must
+	// not be used.
 	Doomed bool `json:"doomed,omitempty"`
 }
 
-// Begun says whether the data folder holds what a first start leaves that was killed before its state was written, and nothing else.
+// Begun reports whether the data directory holds nothing but the remains of a first start that was
+// killed before its state was written.
 func (l Layout) Begun() bool {
 	entries, err := os.ReadDir(l.Data)
 	return err == nil && len(entries) == 1 && entries[0].Name() == filepath.Base(l.StateFile())+next
 }
 
-// Address is where the API server listens: on the cable to the node, or on the loopback interface where there is no node.
-// Neither can be reached from outside the machine.
+// Address is where the API server listens: on the cable to the node, or on the loopback interface
+// where there is no node. No other machine can reach either.
 func (s State) Address() string {
 	if s.Options.HasNode() {
 		return NetOf(s.Block).Host.String()
@@ -111,7 +114,8 @@ func (s State) Address() string {
 	return "127.0.0.1"
 }
 
-// ServiceRange is the range of the cluster's services. Without a node no packet is ever sent to it, so all such clusters share one.
+// ServiceRange is the range of the cluster's services. Without a node, no packet is ever sent to
+// it, so all such clusters share one.
 func (s State) ServiceRange() string {
 	if s.Options.HasNode() {
 		return NetOf(s.Block).Services.String()
@@ -130,7 +134,7 @@ func (s State) APIService() string {
 // Server is the URL of the API server.
 func (s State) Server() string { return fmt.Sprintf("https://%s:%d", s.Address(), s.Ports[PortAPI]) }
 
-// AppsServer is the URL of the REST API of applications, "" where there is none.
+// AppsServer is the URL of the REST API of applications, "" where it does not run.
 func (s State) AppsServer() string {
 	if !s.Options.HasTarn() || s.Options.WithoutAPI {
 		return ""
@@ -138,7 +142,7 @@ func (s State) AppsServer() string {
 	return fmt.Sprintf("https://127.0.0.1:%d", s.Ports[PortTarnAPI])
 }
 
-// ReadState reads a state file. A missing one is reported as os.ErrNotExist.
+// ReadState reads a state file. If it is missing, the error is os.ErrNotExist.
 func ReadState(path string) (State, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -160,10 +164,10 @@ func WriteState(path string, s State) error {
 	return WriteFile(path, append(raw, '\n'), 0o600)
 }
 
-// next ends the name of a file that is about to replace another.
+// next is the suffix of a file that is about to replace another.
 const next = ".new"
 
-// WriteFile replaces a file in one step, making its folder where it is missing.
+// WriteFile replaces a file in one step. It makes the file's directory if that is missing.
 func WriteFile(path string, content []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("creating the directory of %s: %w", path, err)

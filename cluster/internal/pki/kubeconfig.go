@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// Kubeconfig is a client's whole access to a cluster in one file, by certificate or by token.
+// Kubeconfig is a client's access to a cluster in one file, by certificate or by token.
 type Kubeconfig struct {
 	Cluster   string // shown by kubectl
 	Server    string // URL
@@ -15,7 +15,7 @@ type Kubeconfig struct {
 	TokenFile string // read again when it changes
 }
 
-// Write replaces the file; only its owner may read it, for it holds a key.
+// Write replaces the file. Only its owner may read it, because it holds a key.
 func (k Kubeconfig) Write(path string) error {
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config

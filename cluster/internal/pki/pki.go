@@ -1,7 +1,7 @@
-// Package pki makes the keys and certificates of a cluster and the kubeconfigs that carry them. Keys are ECDSA P-256: they take
-// no time to make, and every part of Kubernetes takes them.
+// Package pki makes the keys and certificates of a cluster, and the kubeconfigs that carry them.
+// Keys are ECDSA P-256: they are fast to make, and every part of Kubernetes accepts them.
 //
-// It must not know where an identity is used, nor what it may do: that is for RBAC and for the caller.
+// It must not know where an identity is used, nor what it may do. RBAC and the caller decide that.
 package pki
 
 import (
@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// Validity of everything made here. A cluster that is brought up again after its certificates have run down to less
-// than renewBefore gets new ones.
+// validity is the lifetime of every certificate made here. A cluster that starts with less than
+// renewBefore left gets new certificates.
 const (
 	validity    = 3 * 365 * 24 * time.Hour
 	renewBefore = 180 * 24 * time.Hour
@@ -34,13 +34,13 @@ type Authority struct {
 	file string
 }
 
-// Identity is what a certificate says of its owner.
+// Identity is what a certificate states about its owner.
 type Identity struct {
 	CommonName    string
 	Organizations []string
 	IPs           []net.IP
 	Names         []string
-	Server        bool // may serve; every identity may be a client
+	Server        bool // may serve; every identity may also be a client
 }
 
 // File is the authority's certificate.
@@ -49,7 +49,8 @@ func (a *Authority) File() string { return a.file }
 // Certificate returns the authority's certificate, PEM encoded.
 func (a *Authority) Certificate() []byte { return encode("CERTIFICATE", a.cert.Raw) }
 
-// OpenAuthority reads <dir>/<name>.crt and .key, making them if they are missing or about to expire.
+// OpenAuthority reads <dir>/<name>.crt and .key. It makes them if they are missing or about to
+// expire.
 func OpenAuthority(dir, name string, now time.Time) (*Authority, error) {
 	base := filepath.Join(dir, name)
 	cert, key, err := readPair(base)
@@ -79,7 +80,8 @@ func OpenAuthority(dir, name string, now time.Time) (*Authority, error) {
 	return &Authority{cert: cert, key: key, file: base + ".crt"}, writePair(base, raw, key)
 }
 
-// Issue writes <dir>/<name>.crt and .key for the identity. It always signs anew: addresses may have changed.
+// Issue writes <dir>/<name>.crt and .key for the identity. It signs a new certificate each time,
+// because addresses may have changed.
 func (a *Authority) Issue(dir, name string, id Identity, now time.Time) (cert, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -106,7 +108,8 @@ func (a *Authority) Issue(dir, name string, id Identity, now time.Time) (cert, k
 	return encode("CERTIFICATE", raw), encoded, err
 }
 
-// ServiceAccountKey makes <dir>/service-account.key and .pub once; tokens signed with it stay good across restarts.
+// ServiceAccountKey makes <dir>/service-account.key and .pub once. Tokens signed with it stay valid
+// across restarts.
 func ServiceAccountKey(dir string) error {
 	base := filepath.Join(dir, "service-account")
 	if _, err := os.Stat(base + ".key"); err == nil {
@@ -130,7 +133,7 @@ func ServiceAccountKey(dir string) error {
 	return write(base+".key", private, 0o600)
 }
 
-// newTemplate starts an hour early: clocks of virtual machines jump.
+// newTemplate makes certificates valid from an hour ago, because clocks of virtual machines jump.
 func newTemplate(commonName string, organizations []string, now time.Time) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
@@ -170,7 +173,7 @@ func readPair(base string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	return cert, key, nil
 }
 
-// writePair writes the key first: readPair takes a certificate for the sign that both are there.
+// writePair writes the key first, because readPair takes a certificate as the sign that both exist.
 func writePair(base string, cert []byte, key *ecdsa.PrivateKey) error {
 	encoded, err := encodeKey(key)
 	if err != nil {

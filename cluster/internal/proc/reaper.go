@@ -1,6 +1,7 @@
-// Package proc starts processes and learns of their end in a program that is process 1 of its own process namespace. There every
-// orphan of the cluster (a container's shim, what a killed shim leaves) becomes our child, so one place must wait for all
-// children; os/exec, which waits for one child each, would lose its child to that place. Nothing else in the program may wait.
+// Package proc starts processes and learns when they end, in a program that is process 1 of its own
+// process namespace. There, every orphan of the cluster (such as a container's shim) becomes our
+// child, so one place must wait for all children. os/exec waits for one child each, and would lose
+// its child to that place. Nothing else in the program may wait.
 //
 // It must not know which process is which, nor decide about restarts.
 package proc
@@ -37,7 +38,7 @@ type Process struct {
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Exit says how the process ended; call it after Done.
+// Exit describes how the process ended. Call it after Done.
 func (p *Process) Exit() string {
 	switch {
 	case p.status.Signaled():
@@ -47,10 +48,10 @@ func (p *Process) Exit() string {
 	}
 }
 
-// Succeeded says whether the process ended with status 0; call it after Done.
+// Succeeded reports whether the process ended with status 0. Call it after Done.
 func (p *Process) Succeeded() bool { return p.status.Exited() && p.status.ExitStatus() == 0 }
 
-// Signal sends a signal to the process, and says nothing if it has ended.
+// Signal sends a signal to the process. It is no error if the process has ended.
 func (p *Process) Signal(s syscall.Signal) error {
 	err := unix.PidfdSendSignal(int(p.Handle.Fd()), s, nil, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -68,7 +69,7 @@ type Reaper struct {
 	children map[int]*Process
 }
 
-// NewReaper starts waiting. There may be one in a program.
+// NewReaper starts waiting. A program may have only one.
 func NewReaper() *Reaper {
 	r := &Reaper{children: map[int]*Process{}}
 	ended := make(chan os.Signal, 1)
@@ -81,7 +82,8 @@ func NewReaper() *Reaper {
 	return r
 }
 
-// Start starts a process. It takes the reaper's lock, so that a child that ends at once is not reaped before it is known.
+// Start starts a process. It holds the reaper's lock, so that a child that ends at once is not
+// reaped before it is recorded.
 func (r *Reaper) Start(s Spec) (*Process, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -114,7 +116,7 @@ func (r *Reaper) Start(s Spec) (*Process, error) {
 	return p, nil
 }
 
-// reap collects every child that has ended; one signal may stand for several of them.
+// reap collects every child that has ended. One signal may stand for several children.
 func (r *Reaper) reap() {
 	for {
 		var status syscall.WaitStatus
@@ -138,8 +140,9 @@ func (r *Reaper) reap() {
 	}
 }
 
-// InNetNS runs do with the calling thread in another network namespace; a process that do starts, or a socket it opens, belongs to
-// that namespace. The thread is given up if it cannot be brought back.
+// InNetNS runs do with the calling thread in another network namespace. A process that do starts,
+// or a socket it opens, belongs to that namespace. If the thread cannot be switched back, it ends
+// with its goroutine.
 func InNetNS(ns *os.File, do func() error) error {
 	result := make(chan error, 1)
 	go func() {

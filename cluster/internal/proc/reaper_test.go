@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// reaper is one for all tests: it waits for every child of the program.
+// reaper is shared by all tests, because it waits for every child of the program.
 var reaper = sync.OnceValue(NewReaper)
 
 func start(t *testing.T, script string) (*Process, string) {

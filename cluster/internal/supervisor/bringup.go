@@ -16,11 +16,12 @@ import (
 	"tarn.dev/tarn/cluster/internal/proc"
 )
 
-// stageLimit is how long each stage of a start may take before it counts as failed: kubeadm's for its control plane, and fifty times
-// the usual, as several clusters may start at once on a slow machine. A component that keeps ending is reported before.
+// stageLimit is how long each stage of a start may take before it fails. It is kubeadm's limit for
+// its control plane, and fifty times the usual time: several clusters may start at once on a slow
+// machine. A component that keeps ending is reported earlier.
 const stageLimit = 4 * time.Minute
 
-// bringUp starts everything, until a component keeps ending.
+// bringUp starts everything. It fails early if a component keeps ending.
 func (s *Supervisor) bringUp(ctx context.Context) error {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -32,7 +33,8 @@ func (s *Supervisor) bringUp(ctx context.Context) error {
 	return err
 }
 
-// startAll starts everything in its order. The node's runtime comes up beside the control plane, and Tarn beside the node.
+// startAll starts everything in order. The node's runtime starts beside the control plane, and Tarn
+// beside the node.
 func (s *Supervisor) startAll(ctx context.Context) error {
 	options := s.config.State.Options
 	if options.HasNode() {
@@ -86,7 +88,7 @@ func (s *Supervisor) controlPlane(ctx context.Context) error {
 	return s.run(s.plan.Scheduler())
 }
 
-// runtime starts containerd and gives it the images.
+// runtime starts containerd and imports the images.
 func (s *Supervisor) runtime(ctx context.Context) error {
 	var mirror net.Listener
 	err := proc.InNetNS(s.launcher.netns, func() (err error) {

@@ -12,8 +12,8 @@ import (
 	"tarn.dev/tarn/cluster/internal/component"
 )
 
-// classes makes the classes of the volumes that a cluster has without anybody's doing, but for those of a name that is taken: folders on the
-// node, and what applications get.
+// classes makes the StorageClasses that every cluster has: directories on the node, and the classes
+// for applications. It leaves a class alone whose name is taken.
 func (s *Supervisor) classes(ctx context.Context) error {
 	config, err := s.restConfig()
 	if err != nil {
@@ -35,8 +35,8 @@ func (s *Supervisor) classes(ctx context.Context) error {
 	return nil
 }
 
-// class is one whose volumes are made as soon as they are asked for: there is but one node to choose, and waiting for a pod would cost that
-// pod the second after which the scheduler looks again.
+// class is a StorageClass with immediate binding. There is only one node to choose. Waiting for a
+// pod would cost that pod a second, after which the scheduler retries it.
 func class(name, provisioner string, grows bool, parameters map[string]string) *storagev1.StorageClass {
 	policy, mode := corev1.PersistentVolumeReclaimDelete, storagev1.VolumeBindingImmediate
 	return &storagev1.StorageClass{

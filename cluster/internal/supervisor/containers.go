@@ -18,23 +18,26 @@ import (
 )
 
 const (
-	// fromCritical is the priority from which on pods are critical to the node or the cluster, as the kubelet has it.
+	// fromCritical is the lowest priority of pods that are critical to the node or the cluster, as
+	// the kubelet defines it.
 	fromCritical = 2_000_000_000
-	// answering is how long the API server has to say which pods are.
+	// answering is how long the API server may take to list the critical pods.
 	answering = 8 * time.Second
-	// killing is how long processes have to be gone that were killed.
+	// killing is how long killed processes may take to end.
 	killing = 2 * time.Second
-	// shim is what the kernel calls the parent of each container's main process, cut to the length it has for names.
+	// shim is the kernel's name for the parent of each container's main process, cut to the length
+	// limit for names.
 	shim = "containerd-shim"
-	// pause is what it calls the main process of a pod's sandbox.
+	// pause is the kernel's name for the main process of a pod's sandbox.
 	pause = "pause"
 )
 
-// podFilter says whether a pod is among those that are meant, by its uid.
+// podFilter reports whether a pod, given by its uid, is selected.
 type podFilter func(pod string) bool
 
-// stopContainers asks the containers of the cluster to end, as the kubelet does when a node is shut down: the main process of each, once,
-// and those of critical pods when the others have ended, as they may serve them. What is left dies with us.
+// stopContainers asks the containers of the cluster to end, as the kubelet does at a node's
+// shutdown. It signals the main process of each once. Critical pods come after the others, because
+// they may serve them. The rest is killed with the supervisor.
 func (s *Supervisor) stopContainers() error {
 	if !s.config.State.Options.HasNode() {
 		return nil
@@ -50,7 +53,8 @@ func (s *Supervisor) stopContainers() error {
 	return errors.Join(errs...)
 }
 
-// rounds says whose containers are ended in which round. There is but one where the API server does not say which pods are critical.
+// rounds gives the pods to end in each round. There is only one round if the API server does not
+// report which pods are critical.
 func (s *Supervisor) rounds(within time.Duration) []podFilter {
 	critical, err := s.criticalPods(within)
 	if err != nil {
@@ -86,8 +90,8 @@ func (s *Supervisor) criticalPods(within time.Duration) (map[string]bool, error)
 	return critical, nil
 }
 
-// endContainers asks the main processes of some pods' containers to end, and waits until all that can have ended, or the grace is over;
-// their sandboxes are asked after that.
+// endContainers asks the main processes of the selected pods' containers to end. It waits until all
+// that can end have ended, or the grace is over. Then it asks their sandboxes.
 func endContainers(meant podFilter) error {
 	over := time.Now().Add(grace)
 	var errs []error
@@ -97,8 +101,9 @@ func endContainers(meant podFilter) error {
 	return errors.Join(errs...)
 }
 
-// turns says which processes are asked to end, one turn after the other. Where a pod's containers share one process namespace its sandbox
-// has the first process of it, with whose end the kernel kills all others.
+// turns gives the processes to ask in each turn. Where a pod's containers share one process
+// namespace, the sandbox holds its first process. When that ends, the kernel kills all the others,
+// so it comes last.
 func turns(meant podFilter) []func(process) bool {
 	return []func(process) bool{
 		func(p process) bool { return p.main && !p.sandbox && meant(p.pod) },
@@ -106,8 +111,9 @@ func turns(meant podFilter) []func(process) bool {
 	}
 }
 
-// endProcesses asks some processes to end, each once, as to many a program a second time means at once, and waits until all that can have
-// ended, or the time is over.
+// endProcesses asks some processes to end, and waits until all that can end have ended, or the time
+// is over. It signals each once, because many programs take a second signal as a demand to stop at
+// once.
 func endProcesses(limit time.Duration, chosen func(process) bool) error {
 	asked := map[int]bool{}
 	_, err := each(limit, func(p process) (bool, error) {
@@ -125,8 +131,9 @@ func endProcesses(limit time.Duration, chosen func(process) bool) error {
 	return err
 }
 
-// killContainers ends what is left of some pods, and waits until it has: processes that do not hear of the end, or take too long, and would
-// go on while what serves them is ended.
+// killContainers kills the remaining processes of the selected pods and waits until they have
+// ended. Such processes ignore the signal or take too long. They would keep running while the pods
+// that serve them are stopped.
 func killContainers(meant podFilter) error {
 	left, err := each(killing, func(p process) (bool, error) {
 		if p.pod == "" || !meant(p.pod) { // our own are in no pod
@@ -140,8 +147,8 @@ func killContainers(meant podFilter) error {
 	return err
 }
 
-// each shows all living processes to a function again and again, until it waits for none of them or the time is over, and says for how many
-// it waits then.
+// each calls waitFor with all living processes, repeatedly, until it waits for none of them or the
+// time is over. It returns the number it still waits for.
 func each(limit time.Duration, waitFor func(process) (bool, error)) (left int, err error) {
 	again := time.NewTicker(probeEvery) // they are no children of ours, so nothing tells us of their end
 	defer again.Stop()
@@ -179,16 +186,16 @@ func send(pid int, s syscall.Signal) error {
 	return nil
 }
 
-// process is one that has not ended.
+// process is a process that has not ended.
 type process struct {
 	pid     int
-	pod     string // its uid; "" outside of pods
+	pod     string // its uid; "" outside pods
 	main    bool   // the one of a container that is asked to end
 	sandbox bool   // the main one of a pod's sandbox
 	canEnd  bool   // by SIGTERM
 }
 
-// processes lists those below a folder that is as /proc.
+// processes lists the processes below a directory with the layout of /proc.
 func processes(proc string) ([]process, error) {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
@@ -221,11 +228,11 @@ func processes(proc string) ([]process, error) {
 	return found, nil
 }
 
-// processStatus is what we read of a process's status file.
+// processStatus holds the fields we use of a process's status file.
 type processStatus struct {
 	name    string
 	parent  int
-	ended   bool // and is not buried yet
+	ended   bool // and is not reaped yet
 	first   bool // of its process namespace
 	catches bool // SIGTERM
 }
@@ -255,6 +262,7 @@ func readStatus(text string) processStatus {
 	return s
 }
 
-// canEnd says whether a process can end by SIGTERM: not when it is the first of its namespace and catches no such signal, for then the
-// kernel drops it ("sleep 1000" in a container is the usual case).
+// canEnd reports whether SIGTERM can end a process. It cannot end the first process of a namespace
+// that does not catch the signal, because the kernel drops it then. "sleep 1000" in a container is
+// the usual case.
 func (s processStatus) canEnd() bool { return !s.ended && (s.catches || !s.first) }

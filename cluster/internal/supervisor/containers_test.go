@@ -35,7 +35,7 @@ func TestMainProcessesOfContainersAreTheChildrenOfShims(t *testing.T) {
 	proc := t.TempDir()
 	for pid, p := range map[int]struct{ name, state, parent, cgroup string }{
 		1: {"tarn-cluster", "S", "0", "0::/\n"},
-		// The kernel cuts names; this is all it keeps of containerd-shim-runc-v2.
+		// The kernel cuts names: this is what it keeps of containerd-shim-runc-v2.
 		20: {"containerd-shim", "S", "1", "0::/\n"},
 		29: {"pause", "S", "20", pod},
 		30: {"sh", "S", "20", pod},
@@ -83,7 +83,7 @@ func TestSandboxesAreEndedAfterTheirContainers(t *testing.T) {
 	}
 }
 
-// supervising gives a supervisor whose API server is the one given.
+// supervising gives a supervisor that uses the given API server.
 func supervising(t *testing.T, api http.Handler) *Supervisor {
 	t.Helper()
 	server := httptest.NewServer(api)

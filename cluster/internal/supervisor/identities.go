@@ -16,8 +16,9 @@ type client struct {
 	path string // "" means the usual place
 }
 
-// issueAll makes every certificate and kubeconfig of a cluster. Authorities and the service account key stay as they are; the
-// rest is signed anew at each start, because addresses and ports may have changed.
+// issueAll makes every certificate and kubeconfig of a cluster. Authorities and the service account
+// key stay the same. The rest is signed again at each start, because addresses and ports may have
+// changed.
 func issueAll(l layout.Layout, s layout.State, now time.Time) error {
 	dir := l.PKI("")
 	authorities := map[string]*pki.Authority{}
@@ -71,8 +72,9 @@ func issueAll(l layout.Layout, s layout.State, now time.Time) error {
 	return nil
 }
 
-// clients names who talks to the API server by certificate and as whom. What they may do is Kubernetes' own bootstrap policy. Tarn's
-// parts are not among them: they have tokens, as in any cluster, see token.
+// clients lists the clients that use the API server by certificate, with their identities.
+// Kubernetes' own bootstrap policy grants their rights. Tarn's parts are not among them: they have
+// tokens, as in any cluster (see token).
 func clients(l layout.Layout) []client {
 	return []client{
 		{"admin", pki.Identity{CommonName: "admin", Organizations: []string{"system:masters"}}, l.Kubeconfig()},

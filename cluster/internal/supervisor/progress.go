@@ -9,7 +9,8 @@ import (
 	"tarn.dev/tarn/cluster/internal/control"
 )
 
-// progress is what has happened since the supervisor began; followers see every step, those of the past too.
+// progress records the steps since the supervisor began. Followers see every step, including
+// earlier ones.
 type progress struct {
 	began time.Time
 
@@ -26,7 +27,7 @@ func newProgress(began time.Time) *progress {
 // step records a line.
 func (p *progress) step(text string) { p.add(control.Starting, text) }
 
-// note records a line if the start goes on.
+// note records a line while the start is under way.
 func (p *progress) note(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,10 +36,10 @@ func (p *progress) note(text string) {
 	}
 }
 
-// ready ends the start well.
+// ready ends the start with success.
 func (p *progress) ready(text string) { p.add(control.Ready, text) }
 
-// fail ends the start badly; what runs is left running, to be looked at.
+// fail ends the start with an error. What runs is left running, so that the user can inspect it.
 func (p *progress) fail(err error) { p.add(control.Failed, err.Error()) }
 
 func (p *progress) add(stage, text string) {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// outside reaches whatever is not this machine's own loopback interface: a service that listens only there must not be reached
-// from the node.
+// outside connects to any address but this machine's own loopback interface. The node must not
+// reach a service that listens only there.
 var outside = &net.Dialer{
 	Timeout: 10 * time.Second,
 	Control: func(_, address string, _ syscall.RawConn) error {
@@ -26,11 +26,12 @@ var outside = &net.Dialer{
 	},
 }
 
-// servePullProxy is an HTTP proxy on the host's network, for the container runtime, which is on the node's. It lets images be pulled
-// without a change to the host's routes or packet filter. It serves the node's own address alone: pods come with theirs.
+// servePullProxy is an HTTP proxy on the host's network for the container runtime, which is on the
+// node's network. With it, images can be pulled without a change to the host's routes or packet
+// filter. It serves only the node's own address; pods have other addresses.
 func servePullProxy(l net.Listener, node netip.Addr) {
 	forward := &httputil.ReverseProxy{
-		Rewrite:   func(*httputil.ProxyRequest) {}, // a proxy is asked by the full URL already
+		Rewrite:   func(*httputil.ProxyRequest) {}, // requests to a proxy have the full URL already
 		Transport: &http.Transport{DialContext: outside.DialContext},
 	}
 	err := http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -51,7 +52,7 @@ func servePullProxy(l net.Listener, node netip.Addr) {
 	}
 }
 
-// tunnel connects the client with the host it named, until one side hangs up.
+// tunnel connects the client with the host it named, until one side closes the connection.
 func tunnel(w http.ResponseWriter, host string) {
 	out, err := outside.Dial("tcp", host)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// proxied asks for a URL through a pull proxy that serves the given node.
+// proxied requests a URL through a pull proxy that serves the given node.
 func proxied(t *testing.T, node, target string) (int, error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -24,10 +24,10 @@ import (
 	"tarn.dev/tarn/cluster/internal/component"
 )
 
-// probeEvery is how often a component that cannot be watched is asked whether it is ready.
+// probeEvery is the interval between probes of a component that cannot be watched.
 const probeEvery = 50 * time.Millisecond
 
-// until asks a component until it is ready.
+// until probes a component until it is ready.
 func (s *Supervisor) until(ctx context.Context, limit time.Duration, name string, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -54,7 +54,7 @@ func (s *Supervisor) until(ctx context.Context, limit time.Duration, name string
 	}
 }
 
-// apiReady asks the API server whether it serves, its built-in roles and priority classes included.
+// apiReady checks that the API server serves, including its built-in roles and priority classes.
 func (s *Supervisor) apiReady() func(context.Context) error {
 	var client *http.Client
 	return func(ctx context.Context) error {
@@ -71,7 +71,7 @@ func (s *Supervisor) apiReady() func(context.Context) error {
 	}
 }
 
-// httpReady asks a part of Tarn for its two probes.
+// httpReady checks the two probes of a part of Tarn.
 func httpReady(port int) func(context.Context) error {
 	base := fmt.Sprintf("http://127.0.0.1:%d", port)
 	return func(ctx context.Context) error {
@@ -98,7 +98,7 @@ func get(ctx context.Context, client *http.Client, url string) error {
 	return nil
 }
 
-// firstFailure picks the failing check out of the API server's list.
+// firstFailure returns the first failing check of the API server's list.
 func firstFailure(body string) string {
 	for line := range strings.Lines(body) {
 		if strings.HasPrefix(line, "[-]") {
@@ -108,7 +108,8 @@ func firstFailure(body string) string {
 	return ""
 }
 
-// runtimeReady says whether containerd's socket is open; containerd opens it when all its plugins are there.
+// runtimeReady checks that containerd's socket is open. containerd opens it once all its plugins
+// are loaded.
 func (s *Supervisor) runtimeReady(ctx context.Context) error {
 	c, err := (&net.Dialer{}).DialContext(ctx, "unix", s.config.Layout.ContainerdSocket())
 	if err != nil {
@@ -137,7 +138,8 @@ func (s *Supervisor) client() (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// untilNodeReady waits until pods can run: the node is Ready and takes pods, and the default namespace has its service account.
+// untilNodeReady waits until pods can run: the node is Ready and accepts pods, and the default
+// namespace has its service account.
 func (s *Supervisor) untilNodeReady(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -157,7 +159,8 @@ func (s *Supervisor) untilNodeReady(ctx context.Context, limit time.Duration) er
 	return s.untilAccount(ctx, limit)
 }
 
-// untilAccount waits until the default namespace has its service account, which is to say that the controller manager works.
+// untilAccount waits until the default namespace has its service account. That proves that the
+// controller manager works.
 func (s *Supervisor) untilAccount(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -179,8 +182,8 @@ func await(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, don
 	return err
 }
 
-// takesPods says whether a node has been Ready since the given time and the controller manager has seen so. After a crash the node
-// is still recorded as Ready from before.
+// takesPods reports whether a node has been Ready since the given time, and the controller manager
+// has seen that. After a crash, the record still says Ready from before.
 func takesPods(n *corev1.Node, since time.Time) bool {
 	for _, taint := range n.Spec.Taints {
 		if taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute {
@@ -195,7 +198,7 @@ func takesPods(n *corev1.Node, since time.Time) bool {
 	return false
 }
 
-// lastLines returns the end of a log: what a component said before it ended.
+// lastLines returns the end of a log: what a component printed before it ended.
 func lastLines(path string, n int) string {
 	f, err := os.Open(path)
 	if err != nil {

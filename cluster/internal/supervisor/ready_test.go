@@ -41,7 +41,8 @@ func TestAComponentThatNeverGetsReadyIsToldByItsLastAnswerAndItsLog(t *testing.T
 	}
 }
 
-// TestAStartEndsWhenAComponentKeepsEnding lets etcd fail, which the start itself does not wait for: it waits for the API server.
+// TestAStartEndsWhenAComponentKeepsEnding makes etcd fail. The start itself waits for the API
+// server, not for etcd.
 func TestAStartEndsWhenAComponentKeepsEnding(t *testing.T) {
 	l, err := layout.New("x", t.TempDir())
 	if err != nil {

@@ -10,12 +10,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// nodeVolumes is the name of what lets the kubelet read claims and volumes.
+// nodeVolumes is the name of the role that lets the kubelet read claims and volumes.
 const nodeVolumes = "embedded:node-volumes"
 
-// nodeRights lets the kubelet read claims and volumes before the Node authorizer has heard whose pods use them. That hears of a pod
-// from the same watch as the kubelet, and on a machine of a few processors often after it: the kubelet then is refused, and does not
-// look at the pod again for ten seconds. There is but one node here, all claims in use are its own, and neither kind has a secret.
+// nodeRights lets the kubelet read claims and volumes before the Node authorizer knows which pods
+// use them. The authorizer learns of a pod from the same kind of watch as the kubelet, and often
+// later on a machine with few processors. Without this right the kubelet is denied and retries the
+// pod only after ten seconds. There is only one node, all claims in use are its own, and neither
+// kind holds a secret.
 func (s *Supervisor) nodeRights(ctx context.Context) error {
 	config, err := s.restConfig()
 	if err != nil {

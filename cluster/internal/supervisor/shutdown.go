@@ -8,10 +8,12 @@ import (
 	"tarn.dev/tarn/cluster/internal/component"
 )
 
-// grace is how long a component has to end, and after them each round of containers. A command waits for all of it: cli.shutdownLimit.
+// grace is how long a component may take to end, and after the components each round of containers.
+// The commands wait for the sum: see cli.shutdownLimit.
 const grace = 10 * time.Second
 
-// shutDown stops the cluster as a machine is stopped: first what would start things again, then the containers, then what stores.
+// shutDown stops the cluster in the order of a machine's shutdown: first what would restart things,
+// then the containers, then the storage.
 func (s *Supervisor) shutDown() error {
 	s.Stop()
 	var errs []error

@@ -1,6 +1,7 @@
-// Package supervisor runs one cluster: it is the first process of the cluster's own process and mount namespaces, starts every component
-// in its order, starts again what dies, and answers the commands. When it ends, however it ends, the kernel ends every process of the
-// cluster with it, and with them go the cluster's mounts and network.
+// Package supervisor runs one cluster. It is the first process of the cluster's own process and
+// mount namespaces. It starts every component in order, restarts those that end, and answers the
+// commands. When it ends, for any reason, the kernel ends every process of the cluster and removes
+// the cluster's mounts and network.
 //
 // It must not know the command line, nor how a component is configured.
 package supervisor
@@ -24,15 +25,16 @@ import (
 	"tarn.dev/tarn/cluster/internal/proc"
 )
 
-// Config is what a supervisor is told by the command that starts it.
+// Config is the task that the starting command passes to a supervisor.
 type Config struct {
 	Layout  layout.Layout
 	State   layout.State
 	Machine component.Machine
 	Images  string // an archive to import; "" for none
-	// TarnImages is another, with the image of the tarn program; "" for none.
+	// TarnImages is another archive, with the image of the tarn program; "" for none.
 	TarnImages string
-	// Greet is called once the control socket answers, or with what went wrong before that.
+	// Greet is called with nil once the control socket answers, or with the error that prevented
+	// it.
 	Greet func(error)
 }
 
@@ -55,7 +57,8 @@ type Supervisor struct {
 	notes map[string]string // why a component is absent
 }
 
-// Run runs the cluster until it is told to stop. It must be called by the first process of new process and mount namespaces.
+// Run runs the cluster until a command stops it. The caller must be the first process of new
+// process and mount namespaces.
 func Run(c Config) error {
 	s, err := newSupervisor(c)
 	c.Greet(err)
@@ -118,8 +121,8 @@ func newSupervisor(c Config) (*Supervisor, error) {
 	return s, nil
 }
 
-// environment is what every component gets: our own programs come first, then the machine's (mount, iptables, nft), and nothing of
-// the shell that ran `up`.
+// environment is the environment of every component. Our own programs come first in the path, then
+// the machine's (mount, iptables, nft). Nothing comes from the shell that ran `up`.
 func environment(l layout.Layout, programs string) []string {
 	return []string{
 		l.Marker(),
@@ -128,7 +131,7 @@ func environment(l layout.Layout, programs string) []string {
 	}
 }
 
-// run starts a component and keeps it running.
+// run starts a component and restarts it when it ends.
 func (s *Supervisor) run(c component.Component) error {
 	for path, content := range c.Files {
 		if err := layout.WriteFile(path, []byte(content), 0o644); err != nil {

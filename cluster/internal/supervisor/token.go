@@ -22,14 +22,16 @@ import (
 )
 
 const (
-	// tokenLife is how long a token of Tarn's is valid. It is replaced after half of that. It must not be 3607 s: the API server
-	// makes a year of that.
+	// tokenLife is the lifetime of the tokens of Tarn's parts. Each is replaced after half of it.
+	// The value must not be 3607 s, which the API server turns into a year.
 	tokenLife = 24 * time.Hour
-	// tokenCheck is how often the clock is read. A timer for the whole time would be late by as long as the machine was suspended.
+	// tokenCheck is how often the clock is read. A single timer for the whole time would be late by
+	// as long as the machine was suspended.
 	tokenCheck = time.Minute
 )
 
-// tokens makes the tokens of Tarn's parts, and replaces each before it expires. client-go reads their files again every minute.
+// tokens makes the tokens of Tarn's parts, and replaces each before it expires. client-go reads the
+// token files again every minute.
 type tokens struct {
 	layout layout.Layout
 	life   time.Duration
@@ -39,7 +41,7 @@ type tokens struct {
 	due map[string]time.Time // when to replace the token of an account
 }
 
-// keep replaces tokens until ctx ends. A failure is tried again at the next check.
+// keep replaces tokens until ctx ends. It retries a failure at the next check.
 func (t *tokens) keep(ctx context.Context) {
 	check := time.NewTicker(tokenCheck)
 	defer check.Stop()
@@ -55,7 +57,7 @@ func (t *tokens) keep(ctx context.Context) {
 	}
 }
 
-// replace makes a new token for each account whose time has come.
+// replace makes a new token for each account whose token is due.
 func (t *tokens) replace(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, tokenCheck)
 	defer cancel()
@@ -74,7 +76,7 @@ func (t *tokens) replace(ctx context.Context, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// issue writes a new token of an account in the place of the old one.
+// issue replaces an account's token by a new one.
 func (t *tokens) issue(ctx context.Context, account string, now time.Time) error {
 	client, err := t.client()
 	if err != nil {
@@ -101,7 +103,7 @@ func (t *tokens) issue(ctx context.Context, account string, now time.Time) error
 	return nil
 }
 
-// thisNode is the node as the kubelet has registered it, which is waited for.
+// thisNode is the node as the kubelet has registered it. It waits for the registration.
 func (t *tokens) thisNode(ctx context.Context, client kubernetes.Interface) (*authenticationv1.BoundObjectReference, error) {
 	name := t.layout.NodeName()
 	var node *corev1.Node
@@ -116,9 +118,10 @@ func (t *tokens) thisNode(ctx context.Context, client kubernetes.Interface) (*au
 	return &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: node.UID}, nil
 }
 
-// token writes the kubeconfig of a part of Tarn, with a token of its service account, as it has one in any cluster: the API server need not
-// verify a certificate for each request, and the node agent's token names its node. A policy of Tarn's holds the agent to that node; a
-// certificate cannot say on which node its owner runs.
+// token writes the kubeconfig of a part of Tarn, with a token of its service account as in any
+// cluster. The API server need not verify a certificate for each request. The node agent's token
+// names its node, and a policy of Tarn's restricts the agent to that node. A certificate cannot
+// name the node of its owner.
 func (s *Supervisor) token(ctx context.Context, account string) error {
 	if err := s.tokens.issue(ctx, account, time.Now()); err != nil {
 		return err

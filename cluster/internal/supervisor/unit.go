@@ -19,9 +19,9 @@ import (
 const (
 	firstBackoff = 250 * time.Millisecond
 	lastBackoff  = 30 * time.Second
-	// steadyAfter is how long a component must have run for its next end to count as the first again.
+	// steadyAfter is how long a component must run before its next end counts as the first again.
 	steadyAfter = time.Minute
-	// logLimit is the size at which a log is set aside, once, when its component is started.
+	// logLimit is the size from which a log is rotated, once, when its component starts.
 	logLimit = 64 << 20
 )
 
@@ -41,7 +41,7 @@ type unit struct {
 	component component.Component
 	start     func(component.Component) (*proc.Process, error)
 	hostPID   func(*os.File) int
-	// failed is called when the component ends without being asked to, with how often it has in a row.
+	// failed is called when the component ends by itself, with the number of times in a row.
 	failed   func(name string, times int, exit string)
 	stopping chan struct{} // closed when it shall not be started again
 	stopOnce sync.Once
@@ -56,7 +56,7 @@ type unit struct {
 	requested bool // the process at hand is ended by restart
 }
 
-// run starts the component again and again until stop is called.
+// run starts the component repeatedly until stop is called.
 func (u *unit) run() {
 	defer close(u.ended)
 	failures := 0
@@ -98,8 +98,8 @@ func (u *unit) run() {
 	}
 }
 
-// wasRequested says, once, whether the run that ended was ended by restart: that is no
-// failure, and what comes next need not wait.
+// wasRequested reports, once, whether restart ended the last run. Such an end is no failure, and
+// the next start need not wait.
 func (u *unit) wasRequested() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -146,7 +146,7 @@ func (u *unit) restart(s syscall.Signal) error {
 	return nil
 }
 
-// stop ends the component for good: softly, and by force when the grace is over.
+// stop ends the component for good: by SIGTERM, and by SIGKILL when the grace is over.
 func (u *unit) stop(grace time.Duration) error {
 	u.stopOnce.Do(func() { close(u.stopping) })
 	err := u.signal(syscall.SIGTERM)
@@ -178,7 +178,7 @@ type launcher struct {
 	env    []string
 }
 
-// launch starts a component once, its output appended to its log.
+// launch starts a component once and appends its output to its log.
 func (l *launcher) launch(c component.Component) (*proc.Process, error) {
 	out, err := openLog(l.layout.Log(c.Name))
 	if err != nil {

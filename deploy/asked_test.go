@@ -21,33 +21,35 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// logs are where hack/e2e.sh and hack/addon.sh have their API servers write down what Tarn's accounts ask for, by suite and cluster. Beside
-// one there may be a file .until with the time from which on Tarn was taken away, and its rights before it had ended.
+// logs are the audit logs of the requests of Tarn's accounts, by suite and cluster. The API servers
+// of hack/e2e.sh and hack/addon.sh write them. A file .until beside one has the time from which
+// Tarn was being removed; its rights may have been removed before it ended.
 var logs = []string{"../.tarn/asked/e2e/*.log", "../.tarn/asked/addon/*.log"}
 
-// seldom are the rights that the suites do not ask API servers for in each run, and when they are needed.
+// seldom are the rights that the suites do not use in each run, with the case in which each is
+// needed.
 var seldom = map[string]string{
 	"tarn-api-stats: get nodes/stats":                   "kubelets are asked, which ask the API server in their own name",
 	"tarn-controller: update csidrivers.storage.k8s.io": "a provisioner has got a section that its driver must tell of, or somebody has edited the driver",
 	"tarn-node: list persistentvolumes":                 "the path that the kubelet gives does not lead to a volume of that handle",
 }
 
-// request is what is read of an audit.k8s.io/v1 Event.
+// request holds the fields read of an audit.k8s.io/v1 Event.
 type request struct {
 	Verb        string
 	UserAgent   string
 	User        struct{ Username string }
-	ObjectRef   *struct{ Resource, Subresource, APIGroup, Namespace, Name string } // none for what is no resource
+	ObjectRef   *struct{ Resource, Subresource, APIGroup, Namespace, Name string } // none for a request that names no resource
 	Annotations map[string]string
 	// RequestReceivedTimestamp is in RFC 3339.
 	RequestReceivedTimestamp time.Time
 }
 
-// oneRight is one of a role: a verb on a resource.
+// oneRight is one right of a role: a verb on a resource.
 type oneRight struct {
 	role      string
-	namespace string   // "" everywhere
-	names     []string // none: whatever its name
+	namespace string   // "" for every namespace
+	names     []string // empty for any name
 	verb      string
 	group     string
 	resource  string // with its subresource
@@ -61,7 +63,7 @@ func (g oneRight) String() string {
 	return fmt.Sprintf("%s: %s %s", where, g.verb, strings.TrimSuffix(g.resource+"."+g.group, "."))
 }
 
-// covers says whether a request needs this right.
+// covers reports whether a request needs this right.
 func (g oneRight) covers(r *request) bool {
 	resource := r.ObjectRef.Resource
 	if r.ObjectRef.Subresource != "" {
@@ -71,7 +73,8 @@ func (g oneRight) covers(r *request) bool {
 		(g.namespace == "" || r.ObjectRef.Namespace == g.namespace) && (len(g.names) == 0 || slices.Contains(g.names, r.ObjectRef.Name))
 }
 
-// reads takes watch for list: a cache needs both, and with which of them it begins is client-go's choice.
+// reads takes watch for list. A cache needs both, and client-go chooses which of them it uses
+// first.
 func reads(verb string) string {
 	if verb == "watch" {
 		return "list"
@@ -113,7 +116,7 @@ func convert[T any](t *testing.T, o *unstructured.Unstructured) *T {
 	return to
 }
 
-// apart takes the rules of a role apart.
+// apart splits the rules of a role into single rights.
 func apart(role *rbacv1.Role) []oneRight {
 	var all []oneRight
 	for _, rule := range role.Rules {
@@ -128,7 +131,7 @@ func apart(role *rbacv1.Role) []oneRight {
 	return all
 }
 
-// Of each right it is seen that something asks for it, and of each request that somebody has the right.
+// Each right must be used by some request, and each request must be covered by a right.
 func TestTarnAsksForEachOfItsRightsAndForNoOther(t *testing.T) {
 	var paths []string
 	for _, pattern := range logs {
@@ -142,7 +145,8 @@ func TestTarnAsksForEachOfItsRightsAndForNoOther(t *testing.T) {
 	asked, refused, requests := map[string]bool{}, map[string]int{}, 0
 	for _, path := range paths {
 		each(t, path, func(r *request) {
-			// Of others' programs that use these accounts, as the cases do that try what an account cannot do, nothing is said.
+			// Requests of other programs with these accounts do not count, such as those of cases
+			// that try what an account cannot do.
 			if !strings.HasPrefix(r.UserAgent, "tarn/") || r.ObjectRef == nil {
 				return
 			}
@@ -171,10 +175,10 @@ func TestTarnAsksForEachOfItsRightsAndForNoOther(t *testing.T) {
 	})
 }
 
-// noneIsIdle wants each right to have been asked for, or to be told of in seldom.
+// noneIsIdle wants each right to have been used, or to be listed in seldom.
 func noneIsIdle(t *testing.T, of map[string][]oneRight, asked map[string]bool) {
 	t.Helper()
-	// Where hack/e2e.sh had Kubernetes do that, no account had the role.
+	// Where hack/e2e.sh leaves these jobs to Kubernetes, no account has the role.
 	idle := map[string]bool{"tarn-bind": os.Getenv("BINDER") == "kubernetes", "tarn-protect": os.Getenv("PROTECTION") == "kubernetes"}
 	in := map[string]bool{}
 	for _, account := range slices.Sorted(maps.Keys(of)) {

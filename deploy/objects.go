@@ -16,8 +16,7 @@ import (
 // workloadsPolicy is the policy of policies/workloads.yaml.
 const workloadsPolicy = "workloads.tarn.dev"
 
-// Objects are all objects Tarn needs in a cluster, the CustomResourceDefinitions
-// first.
+// Objects returns all objects Tarn needs in a cluster, the CustomResourceDefinitions first.
 func Objects() ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	for _, files := range []fs.FS{crds.FS, FS} {
@@ -36,8 +35,8 @@ func Objects() ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// AllowSteps has the policy on what the controller may run allow its pods in these namespaces, as
-// --step-namespaces names them. Without it the policy allows the default ones.
+// AllowSteps adds these namespaces, the value of --step-namespaces, to the policy on what the
+// controller may run. Without this call, the policy allows only the default ones.
 func AllowSteps(objects []*unstructured.Unstructured, namespaces []string) error {
 	text, err := json.Marshal(namespaces)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// columns are those of the table of rights: each is a service account with its roles, but
-// for the roles that the controller's has for work which can be switched off or on.
+// columns are those of the table of rights. Each is a service account with its roles. Roles of the
+// controller for work that can be switched on or off have their own column.
 var columns = []string{"controller", "for Apps", "node agent", "API", "to bind", "to protect"}
 
-// columnOf names the column of a role that an account has.
+// columnOf names the column of an account's role.
 func columnOf(role, account string) string {
 	byRole := map[string]string{"tarn-apps": "for Apps", "tarn-bind": "to bind", "tarn-protect": "to protect"}
 	byAccount := map[string]string{"tarn-controller": "controller", "tarn-node": "node agent", "tarn-api": "API", "tarn-api-stats": "API"}
@@ -28,7 +28,7 @@ func columnOf(role, account string) string {
 // rights are the cells of the table, by resource and column.
 type rights map[string]map[string][]string
 
-// add adds what a rule allows; where is empty for the whole cluster.
+// add adds what a rule allows. An empty where means the whole cluster.
 func (r rights) add(column, where string, rule rbacv1.PolicyRule) {
 	verbs := slices.Clone(rule.Verbs)
 	slices.Sort(verbs)
@@ -59,7 +59,7 @@ func (r rights) add(column, where string, rule rbacv1.PolicyRule) {
 	}
 }
 
-// table is that of docs/operations/security.md.
+// table is the table of docs/operations/security.md.
 func (r rights) table() string {
 	lines := []string{"| | " + strings.Join(columns, " | ") + " |", strings.Repeat("|---", len(columns)+1) + "|"}
 	for _, name := range slices.Sorted(maps.Keys(r)) {
@@ -73,7 +73,7 @@ func (r rights) table() string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// granted reads all roles that accounts of Tarn's have.
+// granted reads all roles that Tarn's accounts have.
 func granted(t *testing.T) rights {
 	t.Helper()
 	objects, err := Objects()
@@ -98,7 +98,7 @@ func granted(t *testing.T) rights {
 				t.Fatal(err)
 			}
 			rules[key(kind, o.GetNamespace(), o.GetName())] = role.Rules
-			for label := range o.GetLabels() { // that of people, not of a part
+			for label := range o.GetLabels() { // a role for people, not for a part
 				if strings.HasPrefix(label, "rbac.authorization.k8s.io/aggregate-to-") {
 					bound[key(kind, "", o.GetName())] = true
 				}

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// liveReads are by role and resource the lines below internal/ that read one object from the API
-// server itself. What a cache serves is listed and watched, and needs no right to get.
+// liveReads are, by role and resource, the lines below internal/ that read one object live from the
+// API server. A cache lists and watches, and needs no right to get.
 var liveReads = map[string]map[string]string{
 	"tarn-controller": {
 		"nodes":                  "controller/provision/node.go: kube.Get(ctx, r.reader, client.ObjectKey{Name: nodeName}, &corev1.Node{})",
@@ -45,7 +45,7 @@ var liveReads = map[string]map[string]string{
 		"pavstages":         "node/stages/publish.go: s.Live.Get(ctx, client.ObjectKey{Name: name}, stage)",
 		"persistentvolumes": "node/stages/find.go: s.Live.Get(ctx, client.ObjectKey{Name: name}, volume)",
 	},
-	// It has no cache.
+	// The API has no cache.
 	"tarn-api": {
 		"apps":                   "app/service/gather.go: c.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: id}, app)",
 		"nodes":                  "kubelet/kubelet.go: k.reader.Get(ctx, client.ObjectKey{Name: name}, node)",
@@ -54,7 +54,7 @@ var liveReads = map[string]map[string]string{
 	},
 }
 
-// Markers carry get along with list and watch, so of all verbs it is the one that is asked for in vain.
+// Markers often grant get along with list and watch, so get is the verb most often granted in vain.
 func TestNoGeneratedRoleMayGetWhatNothingReadsLive(t *testing.T) {
 	paths, err := filepath.Glob("rbac/*.yaml")
 	if err != nil || len(paths) == 0 {

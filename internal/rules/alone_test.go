@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// e2eScript runs the end-to-end cases, and lists those that keep a cluster to themselves.
+// e2eScript runs the end-to-end cases, and lists those that need a cluster to themselves.
 const e2eScript = "hack/e2e.sh"
 
 var listOfAlone = regexp.MustCompile(`(?s)\nalone=\((.*?)\n\)`)
 
-// loneCases finds end-to-end cases that are not parallel and would hold up the others, as
-// the script does not list them, and what it lists though it is parallel or not there.
+// loneCases finds end-to-end cases that are not parallel but missing in the script's list, and
+// would delay the others. It also finds listed cases that are parallel or do not exist.
 func loneCases(files []file) []string {
 	listed := map[string]bool{}
 	for _, f := range files {
@@ -29,7 +29,7 @@ func loneCases(files []file) []string {
 	}
 	var messages []string
 	for _, f := range goFiles(files) {
-		// Those of other tags, and of the add-on, are run by others.
+		// Other scripts run the cases of other tags and of the add-on.
 		if f.dir() != "e2e" || !strings.HasPrefix(string(f.text), "//go:build e2e\n") {
 			continue
 		}
@@ -56,7 +56,7 @@ func isCase(function *ast.FuncDecl) bool {
 	return function.Recv == nil && name != "TestMain" && testName.MatchString(name) && !strings.HasPrefix(name, "TestAddOn")
 }
 
-// beginsParallel says whether a test says of itself that others may run beside it.
+// beginsParallel reports whether a test calls Parallel at its beginning.
 func beginsParallel(function *ast.FuncDecl) bool {
 	return slices.ContainsFunc(function.Body.List, func(s ast.Stmt) bool {
 		statement, ok := s.(*ast.ExprStmt)
@@ -72,7 +72,7 @@ func beginsParallel(function *ast.FuncDecl) bool {
 	})
 }
 
-// addonScript runs cases where Tarn is pods, and names them by how they begin.
+// addonScript runs the cases in which Tarn's parts are pods, and selects them by prefix.
 const addonScript = "hack/addon.sh"
 
 var (
@@ -80,7 +80,7 @@ var (
 	remark      = regexp.MustCompile(`(?m)^\s*#.*$`)
 )
 
-// strayCases finds what the scripts choose cases by and no case bears: it would choose nothing.
+// strayCases finds prefixes in the scripts that no case has. Such a prefix would select nothing.
 func strayCases(files []file) []string {
 	var cases []string
 	for _, f := range goFiles(files) {

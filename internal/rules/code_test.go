@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// The sizes at which a file or a function is split, in lines. Those meant to be
-// kept in mind while writing are 400 and 60; these are where it stops.
+// Files and functions longer than these limits, in lines, must be split. While writing, aim for 400
+// and 60.
 const (
 	maxFileLines     = 500
 	maxFunctionLines = 80
 )
 
-// parses refuses a Go file that does not parse, which no other rule could judge.
+// parses rejects a Go file that does not parse, because no other rule could judge it.
 func parses(files []file) []string {
 	var wrong []string
 	for _, f := range files {
@@ -26,7 +26,7 @@ func parses(files []file) []string {
 	return wrong
 }
 
-// packageComments refuses a package that does not say what it is for.
+// packageComments rejects a package without a comment on its purpose.
 func packageComments(files []file) []string {
 	type found struct{ name, comment string }
 	packages := map[string]found{}
@@ -59,7 +59,7 @@ func packageComments(files []file) []string {
 	return wrong
 }
 
-// fileSizes refuses files that are too long.
+// fileSizes rejects files that are too long.
 func fileSizes(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {
@@ -70,8 +70,8 @@ func fileSizes(files []file) []string {
 	return wrong
 }
 
-// functionSizes refuses functions that are too long. The lines of a test's tables,
-// which are data, do not count.
+// functionSizes rejects functions that are too long. Lines of a test's tables do not count, because
+// they are data.
 func functionSizes(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {
@@ -92,13 +92,13 @@ func functionSizes(files []file) []string {
 	return wrong
 }
 
-// span gives how many lines a node takes.
+// span gives the number of lines of a node.
 func span(f file, n ast.Node) int {
 	return f.set.Position(n.End()).Line - f.set.Position(n.Pos()).Line + 1
 }
 
-// tableLines gives how many lines of a body are inside literals of slices, arrays
-// and maps; a literal within a literal counts once.
+// tableLines gives the number of lines of a body that are inside literals of slices, arrays and
+// maps. A literal within a literal counts once.
 func tableLines(f file, body ast.Node) int {
 	lines := 0
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -116,9 +116,9 @@ func tableLines(f file, body ast.Node) int {
 	return lines
 }
 
-// recursiveDeletes refuses os.RemoveAll outside tests: beneath a folder of ours
-// there may be a mount, and beneath a mount somebody's data. A temporary folder may
-// go with the function that made it.
+// recursiveDeletes rejects os.RemoveAll outside tests. A mount may lie beneath one of our
+// directories, with a user's data beneath it. A function may delete a temporary directory that it
+// made.
 func recursiveDeletes(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {
@@ -142,7 +142,7 @@ func recursiveDeletes(files []file) []string {
 	return wrong
 }
 
-// temporaryFolders names the variables that a declaration sets by os.MkdirTemp.
+// temporaryFolders names the variables that a declaration sets with os.MkdirTemp.
 func temporaryFolders(declared ast.Node) map[string]bool {
 	found := map[string]bool{}
 	ast.Inspect(declared, func(n ast.Node) bool {
@@ -159,7 +159,7 @@ func temporaryFolders(declared ast.Node) map[string]bool {
 	return found
 }
 
-// isCall says whether a call is of a package's function, by the package's own name.
+// isCall reports whether a call is of a package's function, by the package's own name.
 func isCall(call *ast.CallExpr, in, name string) bool {
 	selector, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || selector.Sel.Name != name {
@@ -169,12 +169,12 @@ func isCall(call *ast.CallExpr, in, name string) bool {
 	return ok && base.Name == in
 }
 
-// sleeps refuses time.Sleep outside tests.
+// sleeps rejects time.Sleep outside tests.
 func sleeps(files []file) []string {
 	return banned(files, "time", []string{"Sleep"}, "waits blindly; use a watch, a timer in a select, or a deadline")
 }
 
-// banned refuses uses of a package's names outside tests.
+// banned rejects uses of a package's names outside tests.
 func banned(files []file, importPath string, names []string, why string) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {
@@ -188,10 +188,10 @@ func banned(files []file, importPath string, names []string, why string) []strin
 	return wrong
 }
 
-// printers are the folders whose business is to print; so is every command.
+// printers are the directories that may print, as every command may.
 var printers = []string{"internal/cli", "cmd", "hack", "bench"}
 
-// prints refuses fmt.Print and its kin where there is no terminal to print to.
+// prints rejects fmt.Print and its variants outside printers.
 func prints(files []file) []string {
 	var quiet []file
 	for _, f := range goFiles(files) {
@@ -202,11 +202,11 @@ func prints(files []file) []string {
 	return banned(quiet, "fmt", []string{"Print", "Printf", "Println"}, "prints from a package that has no terminal; return it or log it")
 }
 
-// unwinders are the folders whose panics never leave them: the template engine
-// unwinds its recursive descent with them and recovers in its public functions.
+// unwinders are the directories that may panic, because their panics never leave them. The template
+// engine unwinds its recursive descent with panics, and recovers in its public functions.
 var unwinders = []string{"jinja"}
 
-// panics refuses panic outside tests.
+// panics rejects panic outside tests.
 func panics(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {
@@ -227,7 +227,7 @@ func panics(files []file) []string {
 	return wrong
 }
 
-// silentSkips refuses a test that skips itself without saying why.
+// silentSkips rejects a test that skips itself without a reason.
 func silentSkips(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {
@@ -253,7 +253,7 @@ func silentSkips(files []file) []string {
 	return wrong
 }
 
-// isEmptyText says whether an expression is the literal of a blank string.
+// isEmptyText reports whether an expression is the literal of a blank string.
 func isEmptyText(e ast.Expr) bool {
 	literal, ok := e.(*ast.BasicLit)
 	return ok && strings.Trim(literal.Value, "\"` ") == ""

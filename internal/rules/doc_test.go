@@ -1,7 +1,7 @@
-// Package rules keeps the house rules: who may import whom, what a plan may not
-// know, how large files and functions may grow, which calls are banned. It holds
-// tests only. It reads the tree as text and must not know what any package does.
+// Package rules checks the house rules: which imports are allowed, what a plan may not know, how
+// large files and functions may grow, which calls are banned. It contains only tests. It reads the
+// tree as text and must not know what any package does.
 //
-// A rule is a function over the files of the tree, so the same function that
-// judges the tree also judges the offending snippet that proves it can refuse.
+// A rule is a function over the files of the tree. The same function judges the tree and the
+// offending snippet that proves it can reject.
 package rules

@@ -12,7 +12,7 @@ type rule struct {
 	check func([]file) []string
 }
 
-// house gives all rules for a checkout in a folder.
+// house gives all rules for a checkout in a directory.
 func house(checkout string) []rule {
 	return []rule{
 		{"every Go file parses", parses},
@@ -42,9 +42,9 @@ func house(checkout string) []rule {
 	}
 }
 
-// exceptions are the places where a rule does not fit: rule, file, function (empty for
-// the whole file, else of rules whose message names it), reason. One that is no longer
-// needed is a failure.
+// exceptions are the places where a rule does not apply, each with a reason. An empty function
+// means the whole file; else the exception covers messages that name the function. An exception
+// that is no longer needed is a failure.
 var exceptions = []struct{ rule, file, function, reason string }{
 	{"nothing deletes recursively", "cluster/internal/host/mounts.go", "", "the one place that removes a cluster's folder, after it has seen that nothing is mounted below"},
 	{"nothing sleeps", "cluster/internal/host/cgroups.go", "", "cgroup v1 has no event for a group that has become empty"},
@@ -96,7 +96,7 @@ func TestTheHouseKeepsItsRules(t *testing.T) {
 	}
 }
 
-// The checkout the snippets below pretend to lie in.
+// The directory in which the snippets below pretend to lie.
 const pretended = "/builds/17/tarn"
 
 func TestEveryRuleRefusesWhatItForbids(t *testing.T) {

@@ -10,19 +10,19 @@ import (
 // layer is one row of the import table.
 type layer struct {
 	name string
-	// dirs are the folders of the layer, relative to the root; a folder stands for
-	// everything below it.
+	// dirs are the directories of the layer, relative to the root. A directory includes everything
+	// below it.
 	dirs []string
-	// may are the layers it imports; its own folder is always allowed.
+	// may are the layers that this one may import. Its own directory is always allowed.
 	may []string
-	// apart says that the folders of the layer never import each other.
+	// apart says that the directories of the layer must not import each other.
 	apart bool
-	// testsOnly says that only test files, or testsOnly layers, import it.
+	// testsOnly says that only test files, or testsOnly layers, may import it.
 	testsOnly bool
 }
 
-// table says who may import whom. Folders of a nested module are rows too: what
-// may import the product is a decision, wherever its go.mod lies.
+// table lists each layer and the layers it may import. Directories of nested modules have rows too,
+// because importing the product is a decision wherever the go.mod lies.
 var table = []layer{
 	{name: "api", dirs: []string{"api"}},
 	{name: "manifests", dirs: []string{"deploy", "charts", "provisioners", "examples"}, may: []string{"api"}},
@@ -41,8 +41,8 @@ var table = []layer{
 	{name: "cluster", dirs: []string{"cluster"}},
 }
 
-// place gives the row of a folder, and the folder of that row it lies in. The most
-// specific row counts: internal/steppod/steppodtest before internal/steppod.
+// place gives the row of a directory, and the directory in that row that contains it. The most
+// specific row wins: internal/steppod/steppodtest before internal/steppod.
 func place(dir string) (layer, string) {
 	var best layer
 	var home string
@@ -56,8 +56,8 @@ func place(dir string) (layer, string) {
 	return best, home
 }
 
-// within gives the folder that pattern stands for and that dir is or lies in, else
-// the empty text. A last part * stands for each folder there.
+// within gives the directory matched by pattern that is dir or contains it, else "". A final * in
+// the pattern matches any one directory.
 func within(dir, pattern string) string {
 	base, each := strings.CutSuffix(pattern, "/*")
 	if dir != base && !strings.HasPrefix(dir, base+"/") {
@@ -71,7 +71,7 @@ func within(dir, pattern string) string {
 	return path.Join(base, first)
 }
 
-// importTable refuses an import that the table does not allow.
+// importTable rejects an import that the table does not allow.
 func importTable(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {
@@ -93,7 +93,7 @@ func importTable(files []file) []string {
 	return wrong
 }
 
-// refused says why a file of a row may not import target, or nothing if it may.
+// refused says why a file of a row may not import target; "" if it may.
 func refused(f file, from layer, home, target string) string {
 	to, toHome := place(target)
 	switch {
@@ -115,13 +115,13 @@ func refused(f file, from layer, home, target string) string {
 	return ""
 }
 
-// outside are the imports through which a package reaches the world.
+// outside are the imports through which a package reaches the outside world.
 var outside = []string{
 	"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc",
 	"net", "net/http", "os", "os/exec", "syscall", "golang.org/x/sys",
 }
 
-// reaches says whether an import path is one of a list or lies below one.
+// reaches reports whether an import path is in a list or lies below an entry.
 func reaches(imported string, list []string) bool {
 	return slices.ContainsFunc(list, func(banned string) bool {
 		return imported == banned || strings.HasPrefix(imported, banned+"/")
@@ -131,7 +131,7 @@ func reaches(imported string, list []string) bool {
 // clockNames are the names of package time that read or wait for the clock.
 var clockNames = []string{"Now", "Since", "Until", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Sleep"}
 
-// clock gives a message for each look at the clock.
+// clock gives a message for each use of the clock.
 func clock(f file) []string {
 	var wrong []string
 	for _, use := range calls(f, "time", clockNames...) {
@@ -143,7 +143,7 @@ func clock(f file) []string {
 	return wrong
 }
 
-// purePlans refuses a plan.go that could do more than compute.
+// purePlans rejects a plan.go that could do more than compute.
 func purePlans(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {
@@ -161,8 +161,8 @@ func purePlans(files []file) []string {
 	return wrong
 }
 
-// pureWords refuses a word that reaches the world. The template engine alone has
-// a context: it calls what its host gives it, and stops when the host says so.
+// pureWords rejects a domain package that can reach the outside world. Only the template engine has
+// a context: it calls functions of its host, and stops when the host cancels.
 func pureWords(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {
@@ -180,11 +180,11 @@ func pureWords(files []file) []string {
 	return wrong
 }
 
-// controllerFiles are what each controller consists of, in the order of its work. One that
+// controllerFiles are the files of each controller, in the order of its work. A controller that
 // reads live between its writes has apply.go, too.
 var controllerFiles = []string{"controller.go", "gather.go", "plan.go"}
 
-// controllerFilesThere refuses a controller that lacks one of them.
+// controllerFilesThere rejects a controller that lacks one of them.
 func controllerFilesThere(files []file) []string {
 	has := map[string]map[string]bool{}
 	for _, f := range goFiles(files) {

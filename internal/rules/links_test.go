@@ -15,7 +15,7 @@ var (
 	noAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// anchorsOf gives the anchors of a page: those it sets, and those GitHub makes from its headings.
+// anchorsOf gives the anchors of a page: those it sets, and those GitHub derives from its headings.
 func anchorsOf(text string) map[string]bool {
 	found := map[string]bool{}
 	fenced := false
@@ -33,8 +33,8 @@ func anchorsOf(text string) map[string]bool {
 	return found
 }
 
-// deadLinks finds links that lead nowhere, pages that a text names and that do not exist,
-// and pages that the index of the documentation leaves out.
+// deadLinks finds links without a target, pages that a text names but that do not exist, and pages
+// missing in the index of the documentation.
 func deadLinks(files []file) []string {
 	const index = "docs/README.md"
 	there, pages, anchors := map[string]bool{".": true}, map[string]bool{}, map[string]map[string]bool{}

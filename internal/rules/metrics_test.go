@@ -10,7 +10,7 @@ const metricsDocument = "docs/operations/metrics.md"
 
 var metricName = regexp.MustCompile(`\bName: "(tarn_[a-z_]+)"`)
 
-// untoldMetrics finds metrics that their document does not have.
+// untoldMetrics finds metrics that are missing in their document.
 func untoldMetrics(files []file) []string {
 	told := ""
 	for _, f := range files {

@@ -9,7 +9,7 @@ import (
 
 var testName = regexp.MustCompile(`\bTest[A-Z][A-Za-z0-9]*`)
 
-// namedTests finds tests that a document rests on and that are not there, or no more.
+// namedTests finds tests that a document refers to but that do not exist.
 func namedTests(files []file) []string {
 	there := map[string]bool{}
 	for _, f := range goFiles(files) {

@@ -5,8 +5,8 @@ import (
 	"go/ast"
 )
 
-// pauses refuses a controller with the pauses that controller-runtime has by itself: they
-// grow to a quarter of an hour, for which an object is left lying after an outage.
+// pauses rejects a controller that keeps controller-runtime's default backoff. It grows to a
+// quarter of an hour, and an object would wait that long after an outage.
 func pauses(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// watchful are the folders where what happens comes as an event.
+// watchful are the directories where changes arrive as events.
 var watchful = []string{"internal/controller", "internal/node", "internal/steppod"}
 
-// waiters are, by package, what lets a time pass and then looks. A time.Timer is not among
-// them, as it bounds a wait for something else, nor is a clock that only tells the time.
+// waiters are, by package, the calls that wait for a time and then check. A time.Timer is not among
+// them, because it limits the wait for something else. Neither is a clock that only tells the time.
 var waiters = map[string]func(name string) bool{
 	"time": func(name string) bool {
 		return slices.Contains([]string{"NewTicker", "Tick", "Sleep", "After"}, name)
@@ -25,8 +25,8 @@ var waiters = map[string]func(name string) bool{
 	},
 }
 
-// polls refuses to look again and again at what could tell that it has changed: it is late
-// by half the pause, and costs the API server or the node for ever.
+// polls rejects polling of something that could send an event. Polling is late by half the
+// interval, and costs the API server or the node continuously.
 func polls(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {
@@ -71,7 +71,7 @@ func waitsIn(f file, part ast.Node) []*ast.SelectorExpr {
 	return found
 }
 
-// isOfRealClock says whether a use is of a method by which clock.RealClock{} lets a time pass.
+// isOfRealClock reports whether a use is of a method by which clock.RealClock{} waits.
 func isOfRealClock(use *ast.SelectorExpr, local string) bool {
 	literal, ok := use.X.(*ast.CompositeLit)
 	if !ok || !waiters["time"](use.Sel.Name) {
@@ -85,7 +85,7 @@ func isOfRealClock(use *ast.SelectorExpr, local string) bool {
 	return ok && from.Name == local
 }
 
-// nameOf is a use as it is written, without what is in braces.
+// nameOf is a use as the source writes it, without the text in braces.
 func nameOf(use *ast.SelectorExpr) string {
 	switch from := use.X.(type) {
 	case *ast.Ident:

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of the prose in Markdown. Of the sentences 1 in 20 may be long; none may be endless.
+// Limits for the prose in Markdown. One sentence in 20 may be long; none may be endless.
 const (
 	longSentence, endlessSentence = 30, 45 // words
 	longParagraph                 = 90     // words
@@ -22,7 +22,7 @@ var (
 	fullStop = regexp.MustCompile(`[.!?]\s+[A-Z"(]`)
 )
 
-// passage is a paragraph or an item of a list, with the line that it begins on.
+// passage is a paragraph or an item of a list, with its first line's number.
 type passage struct {
 	line int
 	text string
@@ -64,7 +64,7 @@ func passagesOf(text string) []passage {
 	return found
 }
 
-// sentencesOf gives the sentences of a passage, with a word for each piece of code or link.
+// sentencesOf gives the sentences of a passage. Each piece of code or link becomes one word.
 func sentencesOf(text string) []string {
 	text = codeSpan.ReplaceAllString(text, "code")
 	text = linkText.ReplaceAllString(text, "$1")
@@ -79,12 +79,13 @@ func sentencesOf(text string) []string {
 	}
 }
 
-// isPage says whether a file is a page for readers. Those of benchmarks are notes on figures.
+// isPage reports whether a file is a page for readers. Those of benchmarks are only notes on
+// figures.
 func isPage(name string) bool {
 	return strings.HasSuffix(name, ".md") && !strings.HasPrefix(name, "bench/")
 }
 
-// plainProse keeps the documentation readable at the first try.
+// plainProse rejects documentation that is hard to understand at the first reading.
 func plainProse(files []file) []string {
 	var wrong, long []string
 	sentences := 0
@@ -149,7 +150,7 @@ func plainComments(files []file) []string {
 	return nil
 }
 
-// wideLines gives the lines of running text that a terminal breaks.
+// wideLines gives the lines of running text that are too wide for a terminal.
 func wideLines(f file) []string {
 	var wrong []string
 	fenced := false
@@ -158,7 +159,7 @@ func wideLines(f file) []string {
 			fenced = !fenced
 		}
 		if fenced || strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "|") || strings.Contains(line, "](") || strings.HasPrefix(line, "<") {
-			continue // code, tables, and links, which nothing breaks
+			continue // code, tables and links cannot be wrapped
 		}
 		if n := utf8.RuneCountInString(line); n > widestLine {
 			wrong = append(wrong, fmt.Sprintf("%s:%d: a line of %d characters; at most %d", f.name, i+1, n, widestLine))

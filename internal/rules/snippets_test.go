@@ -2,19 +2,19 @@ package rules
 
 import "strings"
 
-// offence is a snippet one rule must refuse with exactly one message.
+// offence is a snippet that one rule must reject with exactly one message.
 type offence struct {
 	rule, what string
 	file, text string
 	want       string
-	// beside are further, empty files of the same folder.
+	// beside are further, empty files of the same directory.
 	beside []string
 }
 
 // long gives n lines of Go statements.
 func long(n int) string { return strings.Repeat("\t_ = 1\n", n) }
 
-// The text in two halves, lest the rule finds it here.
+// The text is split in two, so that the rule does not find it here.
 var someHome = "/ho" + "me/ada/src"
 
 var offences = []offence{
@@ -154,7 +154,7 @@ var offences = []offence{
 		file: "Makefile", text: "GOBIN=" + someHome + "\n", want: "/ada"},
 }
 
-// allowed are snippets no rule may refuse.
+// allowed are snippets that no rule may reject.
 var allowed = []struct{ what, file, text string }{
 	{"a controller imports adapters, domain packages and resources", "internal/controller/stage/a.go",
 		"// Package stage is.\npackage stage\nimport (\n_ \"tarn.dev/tarn/internal/kube\"\n_ \"tarn.dev/tarn/internal/steppod\"\n_ \"tarn.dev/tarn/internal/volume\"\n_ \"tarn.dev/tarn/api/v1alpha1\"\n)\n"},

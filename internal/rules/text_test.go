@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// homes are folders that exist on one person's machine only.
+// homes are directories that exist on one person's machine only.
 var homes = regexp.MustCompile(`(^|[^A-Za-z0-9_./-])/(home|Users)/[a-z][A-Za-z0-9_.-]*`)
 
-// machinePaths gives a rule that refuses a path of the machine at hand: the folder
-// of the checkout itself, or somebody's home.
+// machinePaths gives a rule that rejects paths of this machine: the directory of the checkout, or a
+// home directory.
 func machinePaths(checkout string) func([]file) []string {
 	return func(files []file) []string {
 		var wrong []string
@@ -29,8 +29,8 @@ func machinePaths(checkout string) func([]file) []string {
 	}
 }
 
-// deep says whether a path is specific enough that finding it in a file is no
-// accident: /src may be anything, /src/tarn is a checkout.
+// deep reports whether a path is specific enough that its occurrence in a file is no accident. /src
+// may be anything; /src/tarn is a checkout.
 func deep(checkout string) bool {
 	return filepath.IsAbs(checkout) && strings.Count(filepath.Clean(checkout), "/") >= 2
 }

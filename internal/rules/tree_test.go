@@ -26,9 +26,9 @@ type file struct {
 	// syntax and set are nil for a file that is not Go.
 	syntax *ast.File
 	set    *token.FileSet
-	// generated says that the Go file says so of itself.
+	// generated says that the Go file is marked as generated.
 	generated bool
-	// problem is why a Go file could not be parsed.
+	// problem is the error of parsing the Go file.
 	problem error
 }
 
@@ -37,7 +37,7 @@ func (f file) isGo() bool          { return f.syntax != nil }
 func (f file) isTest() bool        { return strings.HasSuffix(f.name, "_test.go") }
 func (f file) line(n ast.Node) int { return f.set.Position(n.Pos()).Line }
 
-// lines gives how many lines the file has.
+// lines gives the number of lines of the file.
 func (f file) lines() int { return bytes.Count(f.text, []byte("\n")) }
 
 // at gives "name:line" for messages.
@@ -57,7 +57,7 @@ func newFile(name string, text []byte) file {
 	return f
 }
 
-// root gives the folder of the repository, found by its go.mod upwards from here.
+// root gives the directory of the repository: the nearest parent with its go.mod.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -76,11 +76,10 @@ func root(t *testing.T) string {
 	}
 }
 
-// built are the folders that hold what building and running leave behind.
+// built are the directories for results of builds and runs.
 var built = []string{".git", "bin", ".tarn", "node_modules", "testdata"}
 
-// maxFileBytes is the size up to which a file that is not Go is read at all;
-// larger ones are data.
+// maxFileBytes is the largest size of a file other than Go that is read. Larger files are data.
 const maxFileBytes = 1 << 20
 
 // readTree reads every text file below root that belongs to the source.
@@ -98,7 +97,7 @@ func readTree(t *testing.T, root string) []file {
 		if err == nil {
 			text, err = readText(name, entry)
 		}
-		// Others may build while this walks; what has vanished is no source.
+		// Another process may build meanwhile. A file that has vanished is not source.
 		if errors.Is(err, fs.ErrNotExist) || err == nil && text == nil {
 			return nil
 		}
@@ -118,7 +117,7 @@ func readTree(t *testing.T, root string) []file {
 	return files
 }
 
-// readText gives a file's text, nil if it is no text or too large.
+// readText gives a file's text, nil if it is not text or too large.
 func readText(name string, entry fs.DirEntry) ([]byte, error) {
 	info, err := entry.Info()
 	if err != nil || !info.Mode().IsRegular() || info.Size() > maxFileBytes {
@@ -131,7 +130,7 @@ func readText(name string, entry fs.DirEntry) ([]byte, error) {
 	return text, err
 }
 
-// goFiles gives the Go files that are written by hand.
+// goFiles gives the Go files that are not generated.
 func goFiles(files []file) []file {
 	var kept []file
 	for _, f := range files {
@@ -151,9 +150,9 @@ func imports(f file) map[string]ast.Node {
 	return found
 }
 
-// calls gives every use of name.selector for the packages and names given, such as
-// "time" and "Now", as "time.Now" -> nodes. The package is told by its import, so
-// that a local variable called time is not mistaken for it.
+// calls gives every use of name.selector for the packages and names given, such as "time" and
+// "Now", as "time.Now" -> nodes. It knows the package by its import, so it does not mistake a local
+// variable called time for it.
 func calls(f file, importPath string, names ...string) []*ast.SelectorExpr {
 	local := localName(f, importPath)
 	if local == "" {
@@ -174,7 +173,7 @@ func calls(f file, importPath string, names ...string) []*ast.SelectorExpr {
 	return found
 }
 
-// localName is what a file calls a package that it imports, empty if it does not.
+// localName is the name by which a file calls an imported package, "" if it does not import it.
 func localName(f file, importPath string) string {
 	local := ""
 	for _, spec := range f.syntax.Imports {

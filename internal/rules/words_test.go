@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// retired are words that have a standard term. Those of pages are rejected in the
-// documentation too.
+// retired are words that have a standard term. The words of pages are rejected in the documentation
+// too.
 var retired = []struct {
 	words  *regexp.Regexp
 	better string
@@ -26,7 +26,7 @@ var retired = []struct {
 	{regexp.MustCompile(`(?i)\brefuse[sd]?\b`), "reject", false},
 }
 
-// plainMessages keeps retired words out of what programs say: strings with blanks.
+// plainMessages rejects retired words in the messages of programs, which are strings with blanks.
 func plainMessages(files []file) []string {
 	var wrong []string
 	for _, f := range goFiles(files) {

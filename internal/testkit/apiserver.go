@@ -1,5 +1,5 @@
-// Package testkit is what tests share: a real API server, builders of objects, and a
-// client that fails where it is told to. Nothing but tests imports it.
+// Package testkit is what tests share: a real API server, builders of objects, and a client that
+// fails at a given call. Only tests import it.
 package testkit
 
 import (
@@ -31,14 +31,14 @@ var shared struct {
 	err    error
 }
 
-// hosts are the addresses of the API servers of this process, by their names.
+// hosts are the addresses of this process's API servers, by name.
 var hosts sync.Map
 
-// started counts the API servers of this process, for their names.
+// started counts this process's API servers, to name them.
 var started atomic.Int32
 
-// Main runs the tests of a package and takes its API server down. A package that
-// calls APIServer has it as its TestMain.
+// Main runs the tests of a package and then removes its API server. A package that calls APIServer
+// calls Main in its TestMain.
 func Main(m *testing.M) {
 	lent.lending = true
 	code := m.Run()
@@ -55,19 +55,20 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// QuietMain is Main for packages whose controllers are killed, and have much to complain of.
+// QuietMain is Main for packages that kill their controllers, which then log many errors. It
+// discards those logs.
 func QuietMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	Main(m)
 }
 
-// APIServer gives a real API server with Tarn's resources, roles and policies, and no
-// controller but what the test runs. It is started on first use and shared by the
-// tests of the package: keep to names of your own.
+// APIServer gives a real API server with Tarn's resources, roles and policies. No controller runs
+// but those the test starts. It starts on first use and is shared by the tests of the package, so
+// each test uses names of its own.
 func APIServer(t *testing.T) *rest.Config {
 	t.Helper()
 	shared.once.Do(func() {
-		started.CompareAndSwap(0, 1) // the first name is the shared one's
+		started.CompareAndSwap(0, 1) // the first name belongs to the shared one
 		shared.config, shared.err = start(serverName(1))
 	})
 	if shared.err != nil {
@@ -76,10 +77,9 @@ func APIServer(t *testing.T) *rest.Config {
 	return rest.CopyConfig(shared.config)
 }
 
-// OwnAPIServer is an APIServer that no other test uses meanwhile, so that controllers of
-// tests that run side by side do not do each other's work. Tests before may have used it:
-// it is as clean as a new one, but for their namespaces. args are more arguments for
-// `tarn-cluster up`; with them it is a new one.
+// OwnAPIServer is an APIServer that no other test uses meanwhile, so that controllers of parallel
+// tests do not do each other's work. Earlier tests may have used it; only their namespaces are
+// left. args are more arguments for `tarn-cluster up`; with them, the API server is new.
 func OwnAPIServer(t *testing.T, args ...string) *rest.Config {
 	t.Helper()
 	if len(args) > 0 {
@@ -97,7 +97,7 @@ func OwnAPIServer(t *testing.T, args ...string) *rest.Config {
 	return rest.CopyConfig(s.config)
 }
 
-// newAPIServer goes with its test.
+// newAPIServer starts an API server that ends with its test.
 func newAPIServer(t *testing.T, args []string) *rest.Config {
 	t.Helper()
 	started.CompareAndSwap(0, 1)
@@ -142,7 +142,7 @@ func Client(t *testing.T, config *rest.Config) client.WithWatch {
 }
 
 func start(name string, args ...string) (*rest.Config, error) {
-	_ = os.Getenv("TARN_CLUSTER_BUILD") // Go keeps a test's result for the environment the test has looked at
+	_ = os.Getenv("TARN_CLUSTER_BUILD") // Go caches a test's result for the variables that the test has read
 	if out, err := clusterCommand(append([]string{"up", "--name", name, "--control-plane-only"}, args...)...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("tarn-cluster up: %w (run `make build` first)\n%s", err, out)
 	}
@@ -177,7 +177,7 @@ func install(config *rest.Config) error {
 	return kube.Install(ctx, c, objects, nil)
 }
 
-// clusterCommand is the tarn-cluster of the repository the tests lie in.
+// clusterCommand runs the tarn-cluster of the repository that contains the tests.
 func clusterCommand(args ...string) *exec.Cmd {
 	return exec.Command(filepath.Join(root(), "bin", "tarn-cluster"), args...)
 }

@@ -9,12 +9,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// errDead is what a killed process's requests end in.
+// errDead is the error of every request of a killed process.
 var errDead = errors.New("the process was killed here")
 
-// Killer makes a client configuration die at one of its writes, as a process does
-// that is killed there: the write is carried out, its answer is lost, and so is all
-// that would have come after it. Events and leases do not count as writes.
+// Killer makes a client configuration fail at one of its writes, like a process killed there. The
+// API server carries out the write, but its answer and all later requests fail. Events and leases
+// do not count as writes.
 type Killer struct {
 	mu     sync.Mutex
 	writes int
@@ -22,22 +22,22 @@ type Killer struct {
 	dead   chan struct{}
 }
 
-// NewKiller dies at the nth write, counted from 1; 0 never dies.
+// NewKiller fails at the nth write, counted from 1; 0 never fails.
 func NewKiller(n int) *Killer {
 	return &Killer{at: n, dead: make(chan struct{})}
 }
 
-// Dead is closed when the process has died.
+// Dead is closed when the process counts as killed.
 func (k *Killer) Dead() <-chan struct{} { return k.dead }
 
-// Writes is how many writes there were.
+// Writes is the number of writes so far.
 func (k *Killer) Writes() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.writes
 }
 
-// Wrap gives a configuration whose requests go through the Killer.
+// Wrap gives a configuration whose requests pass through the Killer.
 func (k *Killer) Wrap(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {

@@ -17,27 +17,27 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// lent are the API servers that tests of this process have to themselves one after
-// another, as a start takes seconds of a processor and cleaning up hardly any. They are
-// lent where Main takes them down in the end.
+// lent are the API servers that tests of this process use one after another. Starting one takes
+// seconds of processor time, and cleaning one hardly any. Servers are lent only where Main removes
+// them in the end.
 var lent struct {
 	sync.Mutex
 	lending bool
 	idle    []*server
 }
 
-// server is an API server, and what is there before its first test.
+// server is an API server with the objects it had before its first test.
 type server struct {
 	name   string
 	config *rest.Config
 	before map[types.UID]string
 }
 
-// manyLeft is from when on a server is taken down rather than cleaned up: by then, that
-// is the cheaper.
+// manyLeft is the number of leftover objects from which removing a server is cheaper than cleaning
+// it.
 const manyLeft = 300
 
-// movable are the kinds that tests make, whose objects are gone as soon as they are deleted.
+// movable are the kinds that tests make, whose objects disappear as soon as they are deleted.
 var movable = []schema.GroupVersionKind{
 	{Version: "v1", Kind: "Pod"}, {Group: "apps", Version: "v1", Kind: "Deployment"},
 	{Group: "tarn.dev", Version: "v1alpha1", Kind: "App"}, {Group: "tarn.dev", Version: "v1alpha1", Kind: "PersistentVolumeSet"},
@@ -51,9 +51,8 @@ var movable = []schema.GroupVersionKind{
 	{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"},
 }
 
-// settings are the kinds that tell an API server what to do. It goes on doing so for a
-// while after one has changed, so a server whose settings a test has touched is lent no
-// more.
+// settings are the kinds that configure an API server. A change takes effect with a delay, so a
+// server whose settings a test has changed is not lent again.
 var settings = []schema.GroupVersionKind{
 	{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"},
 	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingAdmissionPolicy"},
@@ -67,12 +66,12 @@ var settings = []schema.GroupVersionKind{
 	{Version: "v1", Kind: "ResourceQuota"}, {Version: "v1", Kind: "LimitRange"}, {Group: "scheduling.k8s.io", Version: "v1", Kind: "PriorityClass"},
 }
 
-// borrow gives a server that nobody has, started if there is none.
+// borrow gives a server that no test uses. It starts one if there is none.
 func borrow() (*server, error) {
 	if s := takeIdle(); s != nil {
 		return s, nil
 	}
-	started.CompareAndSwap(0, 1) // the first name is the shared one's
+	started.CompareAndSwap(0, 1) // the first name belongs to the shared one
 	s := &server{name: serverName(started.Add(1))}
 	var err error
 	if s.config, err = start(s.name); err != nil {
@@ -100,7 +99,7 @@ func takeIdle() *server {
 	return s
 }
 
-// giveBack cleans a server up for the next test, or takes it down where that cannot be.
+// giveBack cleans a server for the next test, or removes it where that fails.
 func (s *server) giveBack(failed bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), Limit)
 	defer cancel()
@@ -113,7 +112,7 @@ func (s *server) giveBack(failed bool) error {
 	return nil
 }
 
-// takeDown ends the servers that nobody has.
+// takeDown ends the servers that no test uses.
 func takeDown() error {
 	var errs []error
 	for s := takeIdle(); s != nil; s = takeIdle() {
@@ -122,7 +121,7 @@ func takeDown() error {
 	return errors.Join(errs...)
 }
 
-// clean deletes what a test has made. An error means that the server is not as it was.
+// clean deletes what a test has made. An error means that the server is not in its first state.
 func (s *server) clean(ctx context.Context) error {
 	c, err := client.New(s.config, client.Options{Scheme: kube.Scheme()})
 	if err != nil {
@@ -146,8 +145,8 @@ func (s *server) clean(ctx context.Context) error {
 	return err
 }
 
-// look gives the versions of all settings and of what else was there before, and what
-// else there is. Before the first test, all belongs to the server.
+// look gives the versions of all settings and of the other objects in before, and the objects that
+// are new. Before the first test, every object belongs to the server.
 func look(ctx context.Context, c client.Client, before map[types.UID]string) (versions map[types.UID]string, made []metav1.PartialObjectMetadata, err error) {
 	versions = map[types.UID]string{}
 	for _, kind := range settings {
@@ -178,8 +177,8 @@ func look(ctx context.Context, c client.Client, before map[types.UID]string) (ve
 	return versions, made, nil
 }
 
-// version says whether somebody has changed an object, whose status the API server may
-// have written itself.
+// version changes when an object is changed, except for its status, which the API server itself may
+// write.
 func version(o *metav1.PartialObjectMetadata) string {
 	if o.Generation > 0 {
 		return fmt.Sprint("generation ", o.Generation)
@@ -187,7 +186,7 @@ func version(o *metav1.PartialObjectMetadata) string {
 	return o.ResourceVersion
 }
 
-// remove deletes an object, whatever would keep it.
+// remove deletes an object and removes its finalizers.
 func remove(ctx context.Context, c client.Client, o client.Object) error {
 	err := c.Delete(ctx, o, client.GracePeriodSeconds(0))
 	if err == nil && len(o.GetFinalizers()) > 0 {

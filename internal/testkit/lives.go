@@ -7,28 +7,28 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Life is something that a controller has to bring to its end, whatever becomes of that
-// controller meanwhile.
+// Life is something that a controller must bring to its end, even if the controller is killed
+// meanwhile.
 type Life interface {
 	// Run starts the controller, with the rights it has in a cluster.
 	Run(c *rest.Config) (stop func())
-	// Live waits for the end; Check wants what should be there then, and nothing else.
+	// Live waits for the end. Check wants the expected objects then, and nothing else.
 	Live()
 	Check()
 }
 
-// Span is a life by its name, and the writes at which its controller is killed, counted from
-// 1; 0 is the first, and the last. What several lives have in common need be tried in one only.
+// Span is a life's name and the writes at which its controller is killed, counted from 1 (0 is the
+// first, and the last). A part that several lives share need be tested in only one.
 type Span struct {
 	Name     string
 	From, To int
 }
 
-// Begin builds the life of a name, of which there are several that differ in what comes
-// after the dash, in a world of its own. config is for those who act in it.
+// Begin builds the life of a name, in a world of its own. Names that differ after the dash are
+// variants of one life. config is for the controllers in it.
 type Begin func(t *testing.T, server *rest.Config, span int, name string) (life Life, config *rest.Config)
 
-// AtTheirWrites lives each life whole, and then with its controller killed at each of its writes.
+// AtTheirWrites runs each life whole, and then with its controller killed at each of its writes.
 func AtTheirWrites(t *testing.T, spans []Span, begin Begin) {
 	t.Helper()
 	live := func(t *testing.T, server *rest.Config, span, at int) (writes int) {
@@ -65,7 +65,7 @@ func AtTheirWrites(t *testing.T, spans []Span, begin Begin) {
 	})
 }
 
-// Forestalled lives each life with a Rival that writes first each time.
+// Forestalled runs each life with a Rival that writes before each of its writes.
 func Forestalled(t *testing.T, spans []Span, begin Begin) {
 	t.Helper()
 	t.Parallel()

@@ -20,10 +20,9 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// Mirror follows the objects of an API server by watches: who waits for them to become
-// otherwise looks when something has changed, and who stands in for a controller reads
-// from its cache, as controllers do. What the cache has may be old, and what it does not
-// have may be there.
+// Mirror caches the objects of an API server by watches. Waiting tests check again when something
+// has changed, and stand-ins for controllers read from its cache, as controllers do. The cache may
+// be stale: an object missing in it may exist.
 type Mirror struct {
 	client.Reader
 	mu      sync.Mutex
@@ -37,9 +36,9 @@ var mirrored = []client.Object{
 }
 
 const (
-	// lookAgain is when to look again at what no watch tells of.
+	// lookAgain is the interval of checks for changes that no watch reports.
 	lookAgain = 200 * time.Millisecond
-	// burst is the least time from one look to the next.
+	// burst is the least time between two checks.
 	burst = 10 * time.Millisecond
 )
 
@@ -56,7 +55,7 @@ type follower struct {
 	stop context.CancelFunc
 }
 
-// MirrorOf gives the Mirror of an API server of this package. All who ask have the same.
+// MirrorOf gives the Mirror of an API server of this package. All callers share it.
 func MirrorOf(t *testing.T, config *rest.Config) *Mirror {
 	t.Helper()
 	f := followerOf(config.Host)
@@ -79,7 +78,7 @@ func followerOf(host string) *follower {
 	return mirrors.of[host]
 }
 
-// forget ends the Mirror of an API server that is going to end.
+// forget ends the Mirror of an API server that is about to end.
 func forget(host string) {
 	mirrors.Lock()
 	defer mirrors.Unlock()
@@ -89,7 +88,7 @@ func forget(host string) {
 	}
 }
 
-// start fills the cache and goes on following until stop.
+// start fills the cache and follows changes until stop.
 func (f *follower) start(config *rest.Config) error {
 	c, err := cache.New(rest.CopyConfig(config), cache.Options{Scheme: kube.Scheme()})
 	if err != nil {
@@ -127,8 +126,8 @@ func (m *Mirror) next() <-chan struct{} {
 	return m.changed
 }
 
-// Until looks whenever something has changed, and now and then besides, until done says
-// so. It is false when ctx ended first.
+// Until calls done after each change, and at intervals, until done returns true. Until returns
+// false if ctx ended first.
 func (m *Mirror) Until(ctx context.Context, done func() bool) bool {
 	for {
 		change, after := m.next(), time.After(burst)

@@ -13,7 +13,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// With changes a freshly built object; builders below take any number of them.
+// With changes a freshly built object. The builders below accept any number of them.
 type With[T any] func(T)
 
 func apply[T any](object T, changes []With[T]) T {
@@ -23,8 +23,7 @@ func apply[T any](object T, changes []With[T]) T {
 	return object
 }
 
-// Claim builds a claim of 1Gi, ReadWriteOnce, that the binder has given to a
-// provisioner.
+// Claim builds a claim of 1Gi, ReadWriteOnce, that the binder has assigned to a provisioner.
 func Claim(namespace, name string, uid types.UID, provisioner string, changes ...With[*corev1.PersistentVolumeClaim]) *corev1.PersistentVolumeClaim {
 	return apply(&corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
@@ -41,7 +40,7 @@ func Claim(namespace, name string, uid types.UID, provisioner string, changes ..
 	}, changes)
 }
 
-// Class builds a StorageClass with the name of its provisioner.
+// Class builds a StorageClass named after its provisioner.
 func Class(provisioner string, changes ...With[*storagev1.StorageClass]) *storagev1.StorageClass {
 	return apply(&storagev1.StorageClass{
 		ObjectMeta:  metav1.ObjectMeta{Name: provisioner},
@@ -53,13 +52,13 @@ func Class(provisioner string, changes ...With[*storagev1.StorageClass]) *storag
 // Section is the raw JSON of a section of a PavProvisioner.
 func Section(text string) *apiextensionsv1.JSON { return &apiextensionsv1.JSON{Raw: []byte(text)} }
 
-// PodSection is a section with nothing but a pod of one container.
+// PodSection is a section that contains only a pod with one container.
 func PodSection() *apiextensionsv1.JSON {
 	return Section(`{"podTemplate": {"spec": {"containers": [{"name": "c", "image": "busybox:1.36", "command": ["true"]}]}}}`)
 }
 
-// Provisioner builds an accepted PavProvisioner, Dynamic and Static, that has pods
-// for creation, deletion and staging.
+// Provisioner builds an accepted PavProvisioner, Dynamic and Static, with pods for creation,
+// deletion and staging.
 func Provisioner(name string, changes ...With[*pavv1.PavProvisioner]) *pavv1.PavProvisioner {
 	return apply(&pavv1.PavProvisioner{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name + "-uid")},

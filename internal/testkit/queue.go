@@ -7,12 +7,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Delayed is a queue that keeps what is added to it later, by name, and takes nothing at
-// once.
+// Delayed is a queue that records what is added with a delay, by name. It must not be given
+// anything without a delay.
 type Delayed struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-	// Added are the pauses by name.
+	// Added are the delays by name.
 	Added map[string]time.Duration
 }
 

@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Allowed waits until somebody may do what was granted: the API server authorizes by what
-// it has heard of roles and bindings, which is a moment later than it stores them.
+// Allowed waits until a subject may do what was granted. The API server authorizes from watched
+// roles and bindings, a moment after it stores them.
 func Allowed(t *testing.T, c client.Client, granted authorizationv1.SubjectAccessReviewSpec) {
 	t.Helper()
 	again := time.NewTicker(20 * time.Millisecond) // there is nothing to watch

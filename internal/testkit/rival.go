@@ -9,9 +9,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Rival writes to an object right before somebody else's write to it arrives, so that one
-// that names the version it was computed from is refused. It lets the write after a refused
-// one pass. Events and leases it leaves alone.
+// Rival writes to an object right before the tested client's write to it arrives. A write that
+// names the version it was computed from is then rejected. The Rival lets the write after a
+// rejected one pass. It ignores events and leases.
 type Rival struct {
 	mu      sync.Mutex
 	refused map[string]bool
@@ -19,14 +19,14 @@ type Rival struct {
 	written int
 }
 
-// Refusals is how many writes were refused for what the Rival has done.
+// Refusals is how many writes were rejected because of the Rival.
 func (v *Rival) Refusals() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.count
 }
 
-// Wrap gives a configuration whose writes the Rival forestalls.
+// Wrap gives a configuration whose writes the Rival precedes.
 func (v *Rival) Wrap(config *rest.Config) (*rest.Config, error) {
 	own, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -51,7 +51,7 @@ func (v *Rival) Wrap(config *rest.Config) (*rest.Config, error) {
 	return config, nil
 }
 
-// forestall writes an annotation, unless it was enough the last time.
+// forestall writes an annotation, unless the last write was rejected.
 func (v *Rival) forestall(own *http.Client, host, path string) error {
 	v.mu.Lock()
 	v.written++
@@ -70,7 +70,7 @@ func (v *Rival) forestall(own *http.Client, host, path string) error {
 	if err != nil {
 		return err
 	}
-	return response.Body.Close() // an object that is gone has no rival either
+	return response.Body.Close() // a deleted object cannot be forestalled
 }
 
 func (v *Rival) note(path string, refused bool) {

@@ -14,8 +14,8 @@ import (
 	"tarn.dev/tarn/internal/kube"
 )
 
-// Run starts controllers as the account they have in a cluster, so that its rights are
-// tried too, and gives what ends them. One that a Killer has ended ends by itself.
+// Run starts controllers as their account in a cluster, so that its rights are tested too. It
+// returns the function that stops them. Controllers that a Killer has ended stop by themselves.
 func Run(ctx context.Context, t *testing.T, c *rest.Config, register func(ctrl.Manager) error, changes ...With[*ctrl.Options]) (stop func()) {
 	t.Helper()
 	c = rest.CopyConfig(c)
@@ -40,8 +40,9 @@ func Run(ctx context.Context, t *testing.T, c *rest.Config, register func(ctrl.M
 	return func() { cancel(); <-done }
 }
 
-// Life starts controllers by run, on a configuration that the Killer ends, and once more
-// when it has. What it gives waits for that and ends them.
+// Life starts controllers with run, on a configuration that the Killer ends. When the Killer has
+// ended them, Life stops them and starts them again without it. The returned stop ends those that
+// run.
 func (k *Killer) Life(c *rest.Config, run func(*rest.Config) (stop func())) (stop func()) {
 	first := run(k.Wrap(c))
 	revived := make(chan func(), 1)

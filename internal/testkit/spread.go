@@ -7,13 +7,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// servers is over how many API servers AtEveryWrite spreads its lives. A life keeps about
-// two thirds of a processor busy, and packages are tested side by side.
+// servers is the number of API servers over which AtEveryWrite spreads its lives. A life keeps
+// about two thirds of a processor busy, and packages are tested in parallel.
 const servers = 2
 
-// AtEveryWrite runs a life once for each of its writes, n from 1, for a Killer that dies
-// there. Lives that run side by side have an API server each: a controller would do the
-// work of the others.
+// AtEveryWrite runs a life once for each of its writes, n from 1, with a Killer that fails there.
+// Parallel lives have an API server each, because a controller would do the other lives' work.
 func AtEveryWrite(t *testing.T, writes int, live func(t *testing.T, server *rest.Config, n int)) {
 	t.Helper()
 	deaths := Deaths(t, writes)
@@ -29,11 +28,11 @@ func AtEveryWrite(t *testing.T, writes int, live func(t *testing.T, server *rest
 	}
 }
 
-// sparse is of how many writes one is a death with -short.
+// sparse is the share of writes tested with -short: one in so many.
 const sparse = 4
 
-// Deaths are the writes of a life, counted from 1, at which its process is to be killed: each
-// of them, and with -short the first, the last and some between.
+// Deaths are the writes of a life, counted from 1, at which its process is to be killed. That is
+// each of them; with -short it is the first, the last and some between.
 func Deaths(t *testing.T, writes int) []int {
 	t.Helper()
 	if writes == 0 {

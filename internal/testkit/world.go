@@ -11,10 +11,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// World is what a case against an API server works with. Packages embed it in theirs.
+// World is the environment of a case against an API server. Packages embed it in theirs.
 type World struct {
 	T *testing.T
-	// Ctx ends with the case, or when that has taken too long.
+	// Ctx ends with the case, or when the case has taken too long.
 	Ctx    context.Context
 	Config *rest.Config
 	Client client.WithWatch
@@ -23,9 +23,8 @@ type World struct {
 	cancel context.CancelFunc
 }
 
-// Limit ends a case that waits for what never comes. It is no measure of how long anything
-// may take: beside other packages, on a machine at a third of its usual speed, what takes
-// seconds has taken a minute.
+// Limit ends a case that waits in vain. It does not measure speed: beside other packages, on a
+// machine at a third of its usual speed, seconds have become a minute.
 const Limit = 3 * time.Minute
 
 // NewWorld gives a case a World, which ends with it, or at the Limit.
@@ -44,16 +43,15 @@ func (w *World) Must(err error) {
 	}
 }
 
-// PodsMayRun makes the account that a namespace's pods have, which is another controller's to
-// make, once however many cases share the namespace.
+// PodsMayRun makes the service account of a namespace's pods, which in a cluster another controller
+// makes. It does so once, however many cases share the namespace.
 func (w *World) PodsMayRun(namespace string) {
 	w.T.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
 	w.Must(client.IgnoreAlreadyExists(w.Client.Create(w.Ctx, account)))
 }
 
-// Eventually waits until check finds nothing wrong, and ends the case with what it found
-// last if that does not come.
+// Eventually waits until check returns "". At the limit it ends the case with the last result.
 func (w *World) Eventually(what string, check func() string) {
 	w.T.Helper()
 	wrong := ""
@@ -62,9 +60,8 @@ func (w *World) Eventually(what string, check func() string) {
 	}
 }
 
-// Play has round do what else there is in a cluster, whenever something has changed, until
-// the case ends. What the API server refuses it leaves to the next round; an error fails
-// the case.
+// Play calls round after each change until the case ends. round acts as the rest of the cluster. A
+// request that the API server rejects is left to the next round; an error fails the case.
 func (w *World) Play(round func() error) {
 	done := make(chan error, 1)
 	go func() {

@@ -1,9 +1,11 @@
-// Command build compiles the programs that its arguments name, in their order, and shows how many
-// packages are compiled and how long the rest takes. It prints nothing when all is up to date.
+// Command build compiles the programs named by its arguments, in that order. It shows how many
+// packages are compiled and how long the rest takes. It prints nothing when everything is up to
+// date.
 //
 //	go run ./hack/build [-bin=DIRECTORY] [-version=VERSION] PROGRAM...
 //
-// The name "cluster" stands for all programs of the embedded cluster. The command runs at the top of the repository, and must not know what the programs do.
+// The name "cluster" stands for all programs of the embedded cluster. The command runs at the top
+// of the repository, and must not know what the programs do.
 package main
 
 import (
@@ -22,21 +24,22 @@ import (
 )
 
 const (
-	// stripped leaves out the tables of a debugger.
+	// stripped omits the debugger's tables.
 	stripped = "-s -w"
-	// collected lets a compiler's heap grow to five times what it uses before it is searched for
-	// garbage. Compiling needs a sixth less processor time then.
+	// collected lets a compiler's heap grow to five times its use before a garbage collection.
+	// Compiling then needs a sixth less processor time.
 	collected = "400"
-	// heap is the size beyond which the heap is searched more often, so that small machines suffice.
+	// heap is the size above which the garbage is collected more often, so that small machines
+	// suffice.
 	heap = "1GiB"
 )
 
 // program is one call of `go build`.
 type program struct {
 	name string
-	// module is the directory of the module that says which versions are compiled.
+	// module is the directory of the module whose go.mod sets the versions to compile.
 	module string
-	// out is the file below the directory for programs; with a slash at its end, it is a directory.
+	// out is the file below the directory for programs. With a slash at its end, it is a directory.
 	out      string
 	packages []string
 	// aliases are links to out, beside the program tarn.
@@ -71,7 +74,7 @@ func programs(version string) ([]program, error) {
 			ldflags: " -X tarn.dev/tarn/cluster/internal/cli.kubernetesVersion=" + strings.TrimPrefix(kubernetes, "v")},
 		{name: "pause", module: "cluster", out: "tarn-cluster.d/pause", packages: []string{"./cmd/pause"}},
 		{name: "etcd", module: "cluster", out: "tarn-cluster.d/etcd", packages: []string{"go.etcd.io/etcd/server/v3"}},
-		// Kubernetes reports v0.0.0 of itself unless it is told its version while it is linked.
+		// Kubernetes reports v0.0.0 unless the linker is given its version.
 		{name: "kubernetes", module: "cluster", out: "tarn-cluster.d/kube", packages: []string{"./cmd/tarn-kube"}, aliases: []string{"kubectl"},
 			ldflags: fmt.Sprintf(" -X %[1]sgitVersion=%[2]s -X %[1]sgitMajor=%[3]s -X %[1]sgitMinor=%[4]s -X %[1]sgitTreeState=clean", kube, kubernetes, numbers[0], numbers[1])},
 		{name: "containerd", module: "cluster/runtime", out: "tarn-cluster.d/", tags: "no_btrfs no_devmapper no_zfs netgo osusergo",
@@ -83,7 +86,7 @@ func programs(version string) ([]program, error) {
 		{name: "runc", module: "cluster/runtime", out: "tarn-cluster.d/runc", packages: []string{"github.com/opencontainers/runc"}, tags: "seccomp urfave_cli_no_docs", cgo: "1"},
 		// Helm renders and installs the chart.
 		{name: "helm", module: "hack/helm", out: "helm", packages: []string{"helm.sh/helm/v4/cmd/helm"}},
-		// Kubernetes' own; only tests beside other drivers need it.
+		// Kubernetes' own provisioner. Only tests beside other drivers need it.
 		{name: "csi-provisioner", module: "hack/csi", out: "csi-provisioner", packages: []string{"github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner"}},
 	}, nil
 }
@@ -96,7 +99,7 @@ func within(folder string, names ...string) []string {
 	return packages
 }
 
-// pinned gives the version of a module that the go.mod of another names.
+// pinned gives the version of a module that another module's go.mod requires.
 func pinned(module, needs string) (string, error) {
 	path := filepath.Join(module, "go.mod")
 	text, err := os.ReadFile(path)
@@ -110,7 +113,7 @@ func pinned(module, needs string) (string, error) {
 	return string(found[1]), nil
 }
 
-// command calls go with what decides how packages are compiled.
+// command builds a go command with the settings that decide how packages are compiled.
 func (p program) command(verb string, args ...string) *exec.Cmd {
 	args = append([]string{verb}, args...)
 	if p.tags != "" {
@@ -123,7 +126,7 @@ func (p program) command(verb string, args ...string) *exec.Cmd {
 	return c
 }
 
-// build compiles and links the program. started is called with the path of each package that is compiled.
+// build compiles and links the program. It calls started with the path of each compiled package.
 func (p program) build(bin string, started func(path string), say func(line string)) (time.Duration, error) {
 	out := filepath.Join(bin, p.out)
 	if strings.HasSuffix(p.out, "/") {
@@ -146,7 +149,7 @@ func (p program) build(bin string, started func(path string), say func(line stri
 		line, err := lines.ReadString('\n')
 		switch path := strings.TrimSuffix(line, "\n"); {
 		case path == "":
-		// A path has no space, and what the compiler complains of has.
+		// A path has no space, but a compiler message has.
 		case strings.Contains(path, " "):
 			say(path)
 		default:
@@ -224,7 +227,8 @@ func run(bin, version string, names []string, out io.Writer) error {
 	for i, p := range chosen {
 		v.at(i)
 		used, err := p.build(bin, func(path string) {
-			// What is up to date is not counted: that takes as long as finding out that it is.
+			// Packages that are up to date are not counted: counting them takes as long as finding
+			// that out.
 			if v.started(path) {
 				go count(chosen, i, v)
 			}
@@ -237,7 +241,7 @@ func run(bin, version string, names []string, out io.Writer) error {
 	return nil
 }
 
-// choose gives the programs of those names.
+// choose gives the programs with those names.
 func choose(all []program, names []string) ([]program, error) {
 	var chosen []program
 	for _, name := range names {
@@ -254,12 +258,12 @@ func choose(all []program, names []string) ([]program, error) {
 	return chosen, nil
 }
 
-// count lists what is left to compile, while the first packages are.
+// count lists the packages still to compile, while the first ones compile.
 func count(chosen []program, from int, v *view) {
 	for i := from; i < len(chosen); i++ {
 		packages, err := chosen[i].list()
 		if err != nil {
-			// The build fails for the same reason, and says it.
+			// The build fails for the same reason, and reports it.
 			return
 		}
 		v.counted(i, packages)

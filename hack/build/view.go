@@ -9,27 +9,27 @@ import (
 )
 
 const (
-	// redrawn is how often the line on a terminal is.
+	// redrawn is the interval at which the line on a terminal is redrawn.
 	redrawn = 500 * time.Millisecond
-	// repeated is how often a line is added elsewhere.
+	// repeated is the interval at which a line is printed elsewhere.
 	repeated = 15 * time.Second
-	// settled is how long a build runs before its speed says something.
+	// settled is how long a build must run before its speed allows an estimate.
 	settled = 10 * time.Second
 )
 
 // pkg is a package of a program.
 type pkg struct {
-	// key is the same in programs that share what is compiled.
+	// key identifies the package in all programs that share its compiled form.
 	key string
 	// stale says that it was not compiled yet when it was listed.
 	stale bool
 }
 
-// progress counts packages. A package that is being compiled counts as compiled.
+// progress counts packages. It counts a package as compiled once its compilation starts.
 type progress struct {
 	// started has, for each program, the packages that are compiled.
 	started []map[string]bool
-	// packages has, for each program, all of them; nil until they are listed.
+	// packages has, for each program, all its packages; nil until they are listed.
 	packages []map[string]pkg
 	current  int
 	complete bool
@@ -60,7 +60,7 @@ func (p *progress) counts() (done, left int, compiling bool) {
 	return done, left, compiling
 }
 
-// line says how far the build of a program is after a time.
+// line describes the progress of a program's build after a time.
 func (p *progress) line(program string, elapsed time.Duration) string {
 	done, left, compiling := p.counts()
 	if !p.complete {
@@ -76,7 +76,7 @@ func (p *progress) line(program string, elapsed time.Duration) string {
 	return fmt.Sprintf("%s, about %s left", text, rough(elapsed*time.Duration(left)/time.Duration(done)))
 }
 
-// rough gives a time as exactly as an estimate is.
+// rough formats a time no more exactly than an estimate is.
 func rough(d time.Duration) string {
 	if d < 100*time.Second {
 		return fmt.Sprintf("%d s", max(5, int(d.Round(5*time.Second).Seconds())))
@@ -84,7 +84,7 @@ func rough(d time.Duration) string {
 	return fmt.Sprintf("%.0f minutes", d.Minutes())
 }
 
-// view shows progress: on a terminal in one line that changes, elsewhere in a line now and then.
+// view shows progress: on a terminal in one line that changes, elsewhere in a line at intervals.
 type view struct {
 	mu       sync.Mutex
 	out      io.Writer
@@ -110,7 +110,7 @@ func isTerminal(out io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// at begins the program of that number.
+// at begins the program of the given number.
 func (v *view) at(program int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -118,7 +118,8 @@ func (v *view) at(program int) {
 	v.progress.started[program] = make(map[string]bool)
 }
 
-// started notes that a package of the current program is compiled, and says whether it is the first of all.
+// started records a compiled package of the current program. It reports whether it is the first of
+// all.
 func (v *view) started(path string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -150,7 +151,7 @@ func (v *view) used(processor time.Duration) {
 	v.processor += processor
 }
 
-// say prints what go says besides the packages.
+// say prints the other output of go.
 func (v *view) say(line string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -181,7 +182,7 @@ func (v *view) show() {
 	}
 }
 
-// clear removes the line of a terminal that the next one replaces.
+// clear removes the last line on a terminal, before the next replaces it.
 func (v *view) clear() {
 	if v.terminal {
 		fmt.Fprint(v.out, "\r\x1b[K")

@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// broken compares definitions by name, and the versions in them by theirs.
+// broken compares definitions by name, and their versions by name.
 func broken(old, now map[string]*apiext.CustomResourceDefinition) []string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(old)) {
@@ -46,16 +46,15 @@ func brokenVersion(at string, before apiext.CustomResourceDefinitionVersion, def
 	return c.broken
 }
 
-// comparison collects what a new schema refuses that an old one allowed. What a rule
-// in CEL refuses it cannot know, so every rule that is new counts.
+// comparison collects what a new schema rejects and an old one allowed. It cannot know what a CEL
+// rule rejects, so every new rule counts.
 type comparison struct{ broken []string }
 
 func (c *comparison) say(at, format string, a ...any) {
 	c.broken = append(c.broken, at+": "+fmt.Sprintf(format, a...))
 }
 
-// besideSchema compares what requests a version answers: by which fields its objects are
-// selected, and which subresources they have.
+// besideSchema compares how a version answers requests: its selectable fields and its subresources.
 func (c *comparison) besideSchema(at string, before, after apiext.CustomResourceDefinitionVersion) {
 	for _, field := range before.SelectableFields {
 		if !slices.Contains(after.SelectableFields, field) {
@@ -95,7 +94,7 @@ func (c *comparison) schema(at string, before, after apiext.JSONSchemaProps) {
 	c.below(at, before, after)
 }
 
-// limits compares the bounds of numbers, texts, lists and maps.
+// limits compares the limits of numbers, texts, lists and maps.
 func (c *comparison) limits(at string, before, after apiext.JSONSchemaProps) {
 	for _, one := range []struct {
 		name          string

@@ -101,7 +101,7 @@ func TestWhatRequestsAVersionNoLongerAnswersIsNamed(t *testing.T) {
 	}
 }
 
-// Tarn's own definitions are read whole, and break no promise of their own.
+// Tarn's own definitions are read completely, and compared with themselves break no promise.
 func TestTarnsDefinitionsKeepTheirOwnPromises(t *testing.T) {
 	found, err := run("../../api/crds", "../../api/crds")
 	if err != nil || len(found) > 0 {

@@ -1,8 +1,8 @@
-// Command crds says what one set of resource definitions takes away that another one
-// promised: objects that could be written before, or were, must stay valid, so that an
-// upgrade needs no conversion. It must not know which resources there are.
+// Command crds lists what one set of resource definitions promised and another one breaks. Objects
+// that were valid before must stay valid, so that an upgrade needs no conversion. It must not know
+// which resources there are.
 //
-//	crds OLD NEW    folders of definitions; each line it prints is a promise broken
+//	crds OLD NEW    directories of definitions; each line it prints is a broken promise
 package main
 
 import (
@@ -46,7 +46,7 @@ func run(before, after string) ([]string, error) {
 	return broken(old, now), nil
 }
 
-// read gives the definitions in a folder by their names.
+// read gives the definitions in a directory by name.
 func read(folder string) (map[string]*apiext.CustomResourceDefinition, error) {
 	paths, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 	if err == nil && len(paths) == 0 {

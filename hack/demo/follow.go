@@ -18,33 +18,33 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// follower prints a line for each step that the demo's objects take.
+// follower prints a line for each step of the demo's objects.
 type follower struct {
 	live client.Client
 	out  io.Writer
 	news
-	// last is what was printed last, by object.
+	// last is the last printed line, by object.
 	last map[string]string
-	// troubles are the warnings seen, for when the demo fails.
+	// troubles are the warnings seen, for the report when the demo fails.
 	troubles []string
 
 	began, claimMade, podMade time.Time
 	claimBound, podIsReady    time.Duration
 }
 
-// news is what the watches have brought and nobody has looked at yet. It takes any
-// number, so that nobody who has something to tell ever waits: a used cluster has more
-// objects than the demo could be asked to look at in time.
+// news holds the changes from the watches that the follower has not processed yet. It has no limit,
+// so that the watches never block. A used cluster has more objects than the demo could process in
+// time.
 type news struct {
 	mu    sync.Mutex
 	kept  []change
 	keeps bool
-	// came has an element if anything came since it was last taken, kept or not.
+	// came receives an element when anything has arrived since the last receive, kept or not.
 	came chan struct{}
 }
 
-// keep has what comes from now on kept. What came before is of no interest: the demo's
-// objects are not made yet.
+// keep starts to keep changes. Earlier ones do not matter, because the demo's objects did not exist
+// yet.
 func (n *news) keep() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -63,7 +63,7 @@ func (n *news) put(c change) {
 	}
 }
 
-// take gives what has been kept, and forgets it.
+// take returns the kept changes and clears them.
 func (n *news) take() []change {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -72,14 +72,14 @@ func (n *news) take() []change {
 	return taken
 }
 
-// change is an object that a watch has brought, or something done, in words.
+// change is an object that a watch delivered, or an action in words.
 type change struct {
 	object client.Object
 	done   string
 	at     time.Time
 }
 
-// OnAdd, OnUpdate and OnDelete are what an informer calls.
+// OnAdd, OnUpdate and OnDelete are called by an informer.
 func (f *follower) OnAdd(o any, _ bool)   { f.pass(o) }
 func (f *follower) OnUpdate(_ any, o any) { f.pass(o) }
 func (f *follower) OnDelete(o any) {
@@ -110,7 +110,7 @@ func (f *follower) until(ctx context.Context, what string, done func(change) (bo
 	}
 }
 
-// wait returns when something has come since the last time.
+// wait returns when something has arrived since the last call.
 func (f *follower) wait(ctx context.Context, until string) error {
 	select {
 	case <-f.came:
@@ -123,7 +123,7 @@ func (f *follower) wait(ctx context.Context, until string) error {
 	}
 }
 
-// note prints a line if the object is the demo's and has come further.
+// note prints a line if the object is the demo's and has made progress.
 func (f *follower) note(c change) {
 	if c.done != "" {
 		f.say(c.at, "%s", c.done)
@@ -152,7 +152,7 @@ func (f *follower) say(at time.Time, format string, args ...any) {
 	fmt.Fprintf(f.out, "  %5.2fs  %s\n", at.Sub(f.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// state names an object of the demo and says how it is; nothing for others.
+// state names an object of the demo and describes its state. Both are empty for other objects.
 func (f *follower) state(c change) (what, state string) {
 	switch o := c.object.(type) {
 	case *pav.PavProvisioner:
@@ -200,7 +200,7 @@ func together(node, pod string) string {
 	return node + ", pod " + pod
 }
 
-// podReady says whether the object is the demo's pod of this run, and Ready.
+// podReady reports whether the object is the demo's pod of this run, and Ready.
 func (f *follower) podReady(c change) (bool, error) {
 	pod, ok := c.object.(*corev1.Pod)
 	if !ok || pod.Name != name || pod.Namespace != corev1.NamespaceDefault || pod.CreationTimestamp.Add(time.Second).Before(f.began) {
@@ -225,7 +225,7 @@ func isReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// table prints how long things took and what to try next.
+// table prints how long things took and what the user can try next.
 func (f *follower) table(kubeconfig string) {
 	fmt.Fprintf(f.out, `
   claim Bound after  %5.2f s

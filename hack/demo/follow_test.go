@@ -17,10 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// cluster is an API server that has what of an earlier demo it is given, and tells as it is used.
+// cluster is an API server with the given objects of an earlier demo. It calls tell at each use.
 type cluster struct {
 	client.Client
-	// asked says how many looks at an object find it there.
+	// asked is the number of reads that still find an object.
 	asked int
 	tell  func()
 }
@@ -43,14 +43,14 @@ func (c *cluster) Get(context.Context, client.ObjectKey, client.Object, ...clien
 	return nil
 }
 
-// others tells a follower of more than anybody would keep for it.
+// others sends a follower more changes than a limited queue could keep.
 func others(f *follower) {
 	for i := range 10_000 {
 		f.OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("other-%d", i), CreationTimestamp: metav1.Now()}}, true)
 	}
 }
 
-// pod is the demo's, made now and Ready or not.
+// pod is the demo's pod, made now and Ready or not.
 func pod(ready corev1.ConditionStatus) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceDefault, Name: name, CreationTimestamp: metav1.Now()},

@@ -1,6 +1,6 @@
-// Command demo applies examples/hello-world to the cluster of KUBECONFIG, follows
-// it until the pod is ready, and shows what the pod read and how long things took.
-// It is a user of Tarn and must not know how Tarn is made.
+// Command demo applies examples/hello-world to the cluster of KUBECONFIG and follows it until the
+// pod is ready. Then it shows what the pod read and how long things took. It is a user of Tarn and
+// must not know how Tarn is made.
 package main
 
 import (
@@ -36,11 +36,11 @@ import (
 )
 
 const (
-	// folder holds the manifests, relative to the top of the repository.
+	// folder is the directory of the manifests, relative to the top of the repository.
 	folder = "examples/hello-world"
-	// name is that of every object in it.
+	// name is the name of every object in it.
 	name = "hello-world"
-	// patience is how long the demo waits for anything; it takes seconds.
+	// patience is how long the demo waits for anything. Usually it takes seconds.
 	patience = 2 * time.Minute
 )
 
@@ -89,7 +89,7 @@ func run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// read gives the objects of a folder in the order of its files.
+// read gives the objects of a directory in the order of its files.
 func read(folder string) ([]*unstructured.Unstructured, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 	if err != nil {
@@ -148,12 +148,12 @@ func newFollower(ctx context.Context, config *rest.Config, out io.Writer) (*foll
 	return f, nil
 }
 
-// follow gives a follower that nobody tells of anything yet.
+// follow gives a follower that receives no changes yet.
 func follow(live client.Client, out io.Writer) *follower {
 	return &follower{live: live, out: out, news: news{came: make(chan struct{}, 1)}, last: map[string]string{}}
 }
 
-// clean deletes what an earlier demo left and waits until it is gone.
+// clean deletes the objects of an earlier demo and waits until they are gone.
 func (f *follower) clean(ctx context.Context, manifests []*unstructured.Unstructured) error {
 	began := time.Now()
 	var waiting []*unstructured.Unstructured
@@ -183,7 +183,7 @@ func (f *follower) clean(ctx context.Context, manifests []*unstructured.Unstruct
 	}
 }
 
-// left says whether any of the objects is still there.
+// left reports whether any of the objects still exists.
 func (f *follower) left(ctx context.Context, objects []*unstructured.Unstructured) (bool, error) {
 	for _, o := range objects {
 		err := f.live.Get(ctx, client.ObjectKeyFromObject(o), o.DeepCopy())

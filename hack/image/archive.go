@@ -15,16 +15,16 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// The annotations by which an archive names its image: OCI's has the tag alone,
-// containerd's the whole reference.
+// The annotations that name the image of an archive. OCI's has only the tag, containerd's the whole
+// reference.
 const (
 	tagAnnotation       = "org.opencontainers.image.ref.name"
 	referenceAnnotation = "io.containerd.image.name"
 )
 
-// writeArchive writes an index as an OCI layout in one archive, which
-// `ctr images import`, `skopeo copy oci-archive:` and Docker from 25 read. folder is made
-// for it.
+// writeArchive writes an index as an OCI layout in one archive. `ctr images import`, `skopeo copy
+// oci-archive:` and Docker from version 25 can read it. writeArchive makes the directory folder for
+// the layout.
 func writeArchive(archive, folder string, image name.Tag, index v1.ImageIndex) error {
 	at, err := layout.Write(folder, empty.Index)
 	if err != nil {
@@ -45,7 +45,7 @@ func writeArchive(archive, folder string, image name.Tag, index v1.ImageIndex) e
 	return file.Close()
 }
 
-// archiveFolder writes the files below a folder. WalkDir goes in the order of names, so
+// archiveFolder archives the files below a directory. WalkDir visits them in the order of names, so
 // the same files give the same archive.
 func archiveFolder(file *os.File, folder string) error {
 	w := tar.NewWriter(file)
@@ -69,7 +69,7 @@ func archiveFolder(file *os.File, folder string) error {
 	return w.Close()
 }
 
-// push sends the image of all architectures to its registry.
+// push uploads the image of all architectures to its registry.
 func push(image name.Tag, index v1.ImageIndex) error {
 	return remote.WriteIndex(image, index, remote.WithAuthFromKeychain(authn.DefaultKeychain))
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeBill writes which modules a binary was linked from, as the binary itself tells
-// it, in CycloneDX's JSON. The binaries of all architectures are linked from the same.
+// writeBill writes the modules linked into a binary, as the binary itself lists them, in
+// CycloneDX's JSON. The binaries of all architectures have the same modules.
 func writeBill(path, version, binary string) error {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
@@ -29,8 +29,8 @@ func writeBill(path, version, binary string) error {
 	return file.Close()
 }
 
-// bill lists Go's own library and every module that was linked. It tells no time, so
-// that the same tree gives the same bill.
+// bill lists Go's standard library and every linked module. It contains no time, so that the same
+// tree gives the same bill.
 func bill(version string, info *debug.BuildInfo) *cyclonedx.BOM {
 	bom := cyclonedx.NewBOM()
 	bom.Metadata = &cyclonedx.Metadata{Component: &cyclonedx.Component{

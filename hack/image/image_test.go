@@ -23,7 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// packed gives the image of a program that stands for Tarn's, and the path of that.
+// packed gives the image of a program that stands in for Tarn's, and the program's path.
 func packed(t *testing.T, arguments ...string) (o options, index v1.ImageIndex, program string) {
 	t.Helper()
 	o, err := parse(append([]string{"--version=v1.2.3", "--image=example.org/storage/tarn:v1.2.3", "--out=" + t.TempDir()}, arguments...))
@@ -43,7 +43,7 @@ func packed(t *testing.T, arguments ...string) (o options, index v1.ImageIndex, 
 	return o, index, program
 }
 
-// made writes image and bill of that program in a folder.
+// made writes image and bill of that program in a directory.
 func made(t *testing.T, arguments ...string) string {
 	t.Helper()
 	o, index, program := packed(t, arguments...)
@@ -135,9 +135,9 @@ var both = []string{"linux/amd64", "linux/arm64"}
 func TestTheRegistryHasWhatWasPushed(t *testing.T) {
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
-	host := strings.TrimPrefix(server.URL, "http://") // plain, as to any registry of this machine
+	host := strings.TrimPrefix(server.URL, "http://") // plain HTTP, as to any registry of this machine
 	o, index, _ := packed(t, "--image="+host+"/storage/tarn:v1.2.3")
-	for range 2 { // what is there is not sent again, and stays as it is
+	for range 2 { // the second push sends nothing again and changes nothing
 		if err := push(o.image, index); err != nil {
 			t.Fatal(err)
 		}
@@ -226,7 +226,7 @@ func TestTheBillNamesTheVersionsOfGoAndModules(t *testing.T) {
 	if want := "v" + strings.TrimPrefix(runtime.Version(), "go"); versions["std"] != want {
 		t.Errorf("Go is %q, want %q", versions["std"], want)
 	}
-	// This test is linked with it.
+	// This test itself is linked with the module.
 	if got := versions["github.com/CycloneDX/cyclonedx-go"]; !strings.HasPrefix(got, "v") {
 		t.Errorf("a linked module has version %q", got)
 	}
@@ -244,7 +244,8 @@ func TestWhatCannotBeBuiltIsRefused(t *testing.T) {
 	}
 }
 
-// What is exported or set by `go env -w` where the image is packed must not show in it, and Go must find its modules there all the same.
+// Settings exported or made with `go env -w` where the image is packed must not show in it. Go must
+// still find its modules there.
 func TestTheBuildSeesNoOtherProcessorFlagsOrExperimentThanTheUsual(t *testing.T) {
 	seen := func(architecture string) string {
 		t.Helper()
@@ -286,8 +287,7 @@ func TestTheBuildSeesNoOtherProcessorFlagsOrExperimentThanTheUsual(t *testing.T)
 	check()
 }
 
-// A folder that is not sent to Docker fails the build of the Dockerfile, which is not
-// tried here.
+// A directory that is not sent to Docker breaks the build of the Dockerfile, which no test runs.
 func TestDockerIsSentAllThatTheBinaryIsBuiltFrom(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -311,10 +311,10 @@ func TestDockerIsSentAllThatTheBinaryIsBuiltFrom(t *testing.T) {
 	}
 }
 
-// Nobody builds the Dockerfile here, so it is read.
+// No test builds the Dockerfile, so this one reads it.
 func TestTheDockerfileSaysWhatThisPacks(t *testing.T) {
 	text := strings.ReplaceAll(string(read(t, "..", "..", "Dockerfile")), "\\\n", " ")
-	said := map[string][]string{} // instructions of the last stage, and before that those that run
+	said := map[string][]string{} // instructions of the last stage, and of earlier ones the RUN instructions
 	for line := range strings.Lines(text) {
 		instruction, rest, _ := strings.Cut(strings.Join(strings.Fields(line), " "), " ")
 		if instruction == "FROM" {
@@ -363,7 +363,8 @@ func TestTheDockerfileSaysWhatThisPacks(t *testing.T) {
 	}
 }
 
-// inOrder gives a text that has just the given parts, in any order, with them in theirs.
+// inOrder gives the parts in their order if a text consists of just those, in any order. Otherwise
+// it gives the text unchanged.
 func inOrder(text string, parts []string) string {
 	rest := " " + text + " "
 	for _, part := range parts {

@@ -1,7 +1,7 @@
-// Command image builds Tarn's container image without Docker: one static binary for
-// each architecture and nothing else, packed as an OCI archive or pushed to a registry,
-// with a bill of materials beside it. The same tree gives the same bytes. It must not
-// know what the binary does.
+// Command image builds Tarn's container image without Docker: one static binary for each
+// architecture and nothing else. It packs the image as an OCI archive or pushes it to a registry,
+// with a bill of materials beside it. The same tree gives the same bytes. It must not know what the
+// binary does.
 package main
 
 import (
@@ -96,7 +96,8 @@ func run(o options) error {
 	return nil
 }
 
-// write leaves archive and bill in the folder of --out; folder is made for the layout.
+// write leaves archive and bill in the directory of --out. It makes the directory folder for the
+// layout.
 func write(o options, folder string, index v1.ImageIndex, binary string) error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return fmt.Errorf("creating the directory of --out: %w", err)
@@ -132,17 +133,17 @@ func compile(o options, work, architecture string) (string, error) {
 	return binary, nil
 }
 
-// arguments are those by which the binary of a version is built.
+// arguments are the build arguments for the binary of a version.
 func arguments(version string) []string {
 	return []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X tarn.dev/tarn/internal/cli.Version=" + version}
 }
 
-// whereabouts are the settings that say where Go finds things, and nothing of what it makes of them.
+// whereabouts are the settings that tell Go where to find things. They do not affect the result.
 var whereabouts = []string{"GOAUTH", "GOCACHE", "GOINSECURE", "GOMODCACHE", "GONOPROXY", "GONOSUMDB", "GOPATH", "GOPRIVATE", "GOPROXY", "GOSUMDB", "GOTMPDIR", "GOTOOLCHAIN", "GOVCS"}
 
-// environment is what the build sees: of whoever packs it is told where Go finds things,
-// and nothing that would give other bytes or a binary that only some processors run. What
-// `go env -w` has set is not read by the build, so the former is read here.
+// environment is the environment of the build. Of the caller's settings it passes on only where Go
+// finds things. Others could give other bytes, or a binary that only some processors run. The build
+// does not read settings of `go env -w`, so environment reads those first.
 func environment(architecture string) ([]string, error) {
 	out, err := exec.Command("go", append([]string{"env", "-json"}, whereabouts...)...).Output()
 	if err != nil {

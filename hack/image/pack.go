@@ -15,14 +15,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// entrypoint is where the binary lies in the image; nothing else does.
+// entrypoint is the path of the binary, the only file in the image.
 const entrypoint = "/tarn"
 
-// user runs the image unless its pod says otherwise: anybody but root. The node agent's
-// pod says otherwise.
+// user runs the image unless its pod sets another user. It must not be root; the node agent's pod
+// sets root.
 const user = "65532:65532"
 
-// beginning is the time of every file and image: the same tree gives the same bytes.
+// beginning is the time of every file and image, so that the same tree gives the same bytes.
 var beginning = time.Unix(0, 0).UTC()
 
 // pack makes an image of each binary, by its architecture, and an index of them.
@@ -49,7 +49,7 @@ func packOne(o options, architecture, binary string) (v1.Image, error) {
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err = mutate.ConfigFile(image, &v1.ConfigFile{
 		Architecture: architecture, OS: "linux", Created: v1.Time{Time: beginning},
-		RootFS: v1.RootFS{Type: "layers"}, // OCI wants the word, and some registries look for it
+		RootFS: v1.RootFS{Type: "layers"}, // OCI requires the word, and some registries check it
 		Config: v1.Config{Entrypoint: []string{entrypoint}, User: user, WorkingDir: "/", Labels: map[string]string{
 			"org.opencontainers.image.title":       "tarn",
 			"org.opencontainers.image.description": "Persistent volumes for Kubernetes",

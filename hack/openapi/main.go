@@ -1,6 +1,6 @@
-// Command openapi holds the description of the REST API, on standard input, against
-// the schema of OpenAPI 3.1, and says what is wrong with it. It is a module of its own,
-// as nothing else needs what it needs; it knows nothing of what is described.
+// Command openapi validates the description of the REST API, on standard input, against the schema
+// of OpenAPI 3.1, and prints the errors. It is a module of its own, because nothing else needs its
+// dependencies. It must not know the described API.
 package main
 
 import (

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// command is what the --help of a command says.
+// command is the content of a command's --help.
 type command struct {
 	path, long, usage, example string
 	flags                      []flag
@@ -58,10 +58,10 @@ func commandLines(root string) ([]*command, error) {
 	return programs, nil
 }
 
-// ask reads the help of a command and of all below it.
+// ask reads the help of a command and of all its subcommands.
 func ask(program string, path []string, short string) (*command, error) {
 	asked := exec.Command(program, append(path[1:len(path):len(path)], "--help")...)
-	asked.Env = []string{"HOME=/nonexistent"} // what one machine sets is no default
+	asked.Env = []string{"HOME=/nonexistent"} // a setting of this machine is not a default
 	text, err := asked.Output()
 	if err != nil {
 		return nil, fmt.Errorf("%s --help: %w", strings.Join(path, " "), err)
@@ -88,7 +88,7 @@ var (
 	fallback = regexp.MustCompile(`^(.*) \(default (.*)\)$`)
 )
 
-// parseHelp reads what cobra prints, and gives names and descriptions of the commands below.
+// parseHelp reads cobra's output, and gives names and descriptions of the subcommands.
 func parseHelp(text string) (*command, [][2]string) {
 	c := &command{}
 	c.long, text, _ = strings.Cut(text, "\nUsage:\n")
@@ -147,7 +147,8 @@ func cliPage(programs []*command) string {
 		"\n| command | purpose |\n|---|---|\n" + list.String() + sections.String()
 }
 
-// each calls a function for a command and all below it, with the nearest above that has flags.
+// each calls a function for a command and all its subcommands, with the nearest parent that has
+// flags.
 func each(c, above *command, do func(c, above *command)) {
 	do(c, above)
 	if len(c.flags) > 0 && len(c.below) > 0 {

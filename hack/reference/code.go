@@ -63,7 +63,7 @@ func parseCode(root string, below ...string) ([]*source, error) {
 	return all, nil
 }
 
-// constantsOf gives the constants that a declaration makes.
+// constantsOf gives the constants of a declaration.
 func constantsOf(declared ast.Decl) []*ast.ValueSpec {
 	var specs []*ast.ValueSpec
 	if block, ok := declared.(*ast.GenDecl); ok && block.Tok == token.CONST {
@@ -74,7 +74,7 @@ func constantsOf(declared ast.Decl) []*ast.ValueSpec {
 	return specs
 }
 
-// text gives the value of an expression that is a text; empty for others.
+// text gives the value of a string expression; "" for other expressions.
 func (s *source) text(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:

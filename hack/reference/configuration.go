@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// variables are the environment variables that the code may read, and what they mean.
+// variables are the environment variables that the code may read, with their meaning.
 var variables = map[string]string{
 	"GOGC":        "How much garbage Go leaves, in percent. If it is set, `tarn controller` does not choose a value itself.",
 	"GOMAXPROCS":  "How many processors Go uses. If it is not set, `tarn controller` uses half of the available ones.",
@@ -28,7 +28,8 @@ var variables = map[string]string{
 // readElsewhere are variables that a library reads.
 var readElsewhere = []string{"KUBECONFIG"}
 
-// configurationPage describes flags of what runs in a cluster, variables, and the values of the chart.
+// configurationPage describes the flags of the programs in a cluster, the variables, and the values
+// of the chart.
 func configurationPage(root string, programs []*command, code []*source) (string, error) {
 	var out strings.Builder
 	out.WriteString(header("Configuration", "This page lists what you can set: flags of the programs that run in a cluster, environment variables, and values of the Helm chart. It is for administrators."))
@@ -54,7 +55,7 @@ func configurationPage(root string, programs []*command, code []*source) (string
 	return out.String(), nil
 }
 
-// runs says whether a command runs in a cluster until it is stopped.
+// runs reports whether a command runs in a cluster until it is stopped.
 func runs(c *command) bool {
 	return slices.Contains([]string{"tarn controller", "tarn node", "tarn api"}, c.path)
 }
@@ -97,7 +98,7 @@ func checkVariables(code []*source) error {
 
 var valueRow = regexp.MustCompile("(?m)^\\| `([a-zA-Z.]+)`")
 
-// chartValues takes the table that hack/values has written into the chart's README.
+// chartValues returns the table that hack/values has written into the chart's README.
 func chartValues(page string) (string, error) {
 	text, err := os.ReadFile(page)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Command reference writes docs/reference: custom resources, command line, metrics, reasons
-// of conditions and Events, and configuration. All comes from the definitions, the programs'
-// --help and the source, so that no page can differ from the code. It must not know what any
-// of these do.
+// Command reference writes docs/reference: custom resources, command line, metrics, reasons of
+// conditions and Events, and configuration. It reads all of this from the definitions, the
+// programs' --help and the source, so that no page can differ from the code. It must not know what
+// any of these do.
 //
 //	reference ROOT    write ROOT/docs/reference
 package main

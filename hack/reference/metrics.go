@@ -14,7 +14,7 @@ type metric struct {
 	labels           []string
 }
 
-// metricsPage describes the metrics that the code makes.
+// metricsPage describes the metrics that the code registers.
 func metricsPage(code []*source) (string, error) {
 	var all []metric
 	var wrong error

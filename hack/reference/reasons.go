@@ -15,8 +15,8 @@ var (
 	camelCase   = regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
 )
 
-// reasonsPage describes the reasons of conditions and Events. They are constants, in blocks
-// whose comment begins with "Reasons of" or "Events of", each with a comment of its own.
+// reasonsPage describes the reasons of conditions and Events. They are constants in blocks whose
+// comment begins with "Reasons of" or "Events of". Each constant has a comment of its own.
 func reasonsPage(code []*source) (string, error) {
 	type section struct{ title, text string }
 	var sections []section
@@ -55,7 +55,7 @@ func reasonsPage(code []*source) (string, error) {
 	return out.String(), nil
 }
 
-// reasons gives the title and the rows of a declaration that makes reasons.
+// reasons gives the title and the rows for a declaration of reasons.
 func (s *source) reasons(declared ast.Decl) (title, rows string, err error) {
 	block, ok := declared.(*ast.GenDecl)
 	if !ok {
@@ -69,7 +69,7 @@ func (s *source) reasons(declared ast.Decl) (title, rows string, err error) {
 		}
 		reason := s.text(spec.Values[0])
 		if !camelCase.MatchString(reason) {
-			continue // another package's, which is described there
+			continue // defined by another package, and described there
 		}
 		doc := spec.Doc
 		if doc == nil && !block.Lparen.IsValid() {

@@ -14,13 +14,14 @@ import (
 
 type schema = apiextensionsv1.JSONSchemaProps
 
-// kubernetes are objects that Kubernetes documents itself, each by a field that only it has.
+// kubernetes are objects that Kubernetes documents itself, each recognized by a field that only it
+// has.
 var kubernetes = map[string]string{
 	"awsElasticBlockStore": "[PersistentVolumeSpec](https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/persistent-volume-v1/)",
 	"lastTransitionTime":   "[Condition](events.md)",
 }
 
-// resourcesPage describes the custom resources whose definitions are in a directory.
+// resourcesPage describes the custom resources defined in a directory.
 func resourcesPage(directory string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(directory, "*.yaml"))
 	if err != nil {
@@ -113,8 +114,8 @@ func (f *fields) below(path string, s *schema) {
 	}
 }
 
-// element gives what the elements of a list or map are, else the field itself, and of which
-// type of Kubernetes' own it is.
+// element gives the element type of a list or map, else the field itself. foreign names the
+// Kubernetes type, if it is one.
 func element(s *schema) (inner *schema, suffix, foreign string) {
 	inner = s
 	switch {
@@ -131,7 +132,7 @@ func element(s *schema) (inner *schema, suffix, foreign string) {
 	return inner, suffix, ""
 }
 
-// kindOf says what a field may hold: its type, bounds, default, and whether it must be there.
+// kindOf describes the values of a field: its type, limits, default, and whether it is required.
 func kindOf(s *schema, required bool) []string {
 	inner, suffix, foreign := element(s)
 	name := foreign
@@ -178,7 +179,7 @@ func kindOf(s *schema, required bool) []string {
 	return kind
 }
 
-// length says how long something may be.
+// length describes how long something may be.
 func length(add func(string, any), least, most *int64, unit string) {
 	if least != nil && *least == 1 {
 		add("%s", "not empty")
@@ -199,7 +200,7 @@ func first(values ...*int64) *int64 {
 	return nil
 }
 
-// about is a Go comment as a sentence of its own: without the name that it begins with.
+// about turns a Go comment into a sentence of its own, without the leading name.
 func about(name, comment string) string {
 	comment = strings.Join(strings.Fields(comment), " ")
 	rest, named := strings.CutPrefix(comment, name+" ")
@@ -219,7 +220,7 @@ func about(name, comment string) string {
 	return sentence(comment)
 }
 
-// messages are what the API server says where a rule of a schema is broken.
+// messages are the API server's messages for broken rules of a schema.
 func messages(s *schema) []string {
 	var all []string
 	for _, rule := range s.XValidations {

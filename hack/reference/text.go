@@ -15,15 +15,15 @@ func header(title, purpose string) string {
 	return "<!-- Made by `make generate`; do not edit. -->\n# " + title + "\n\n" + prose(purpose)
 }
 
-// literal says which words of running text are code: flags, variables, paths, fields and names
-// in camel case.
+// These match the words of running text that are code: flags, variables, paths, fields and names in
+// camel case.
 var (
 	literal = regexp.MustCompile(`^(--[a-z][a-z0-9-]*(=\S+)?|\$[A-Z_]{2,}|~?/[a-zA-Z.]\S*|[a-z0-9.]+\.[a-z]+/\S+|(spec|status|metadata)(\.[a-zA-Z]+)+|[a-z]+[A-Z][A-Za-z]*)$`)
 	word    = regexp.MustCompile(`[^\s()'"]+`)
 	spanned = regexp.MustCompile("`[^`]*`")
 )
 
-// code marks what is code in running text, and keeps the rest from being read as markup.
+// code marks the code in running text, and escapes the rest so that Markdown does not interpret it.
 func code(text string) string {
 	markup := strings.NewReplacer("<", "&lt;", "*", `\*`, "|", `\|`)
 	plain := func(text string) string {
@@ -46,13 +46,13 @@ func code(text string) string {
 	}
 }
 
-// cell is running text in one line, for a row of a table.
+// cell is running text in one line, for a table's row.
 func cell(text string) string { return code(strings.Join(strings.Fields(text), " ")) }
 
-// span is one piece of code in a row of a table.
+// span is one piece of code in a table's row.
 func span(text string) string { return "`" + strings.ReplaceAll(text, "|", `\|`) + "`" }
 
-// prose wraps the paragraphs of a text. Lines that are indented stay as they are, as code.
+// prose wraps the paragraphs of a text. Indented lines stay unchanged, as code.
 func prose(text string) string {
 	var out []string
 	for _, paragraph := range strings.Split(strings.Trim(text, "\n"), "\n\n") {
@@ -77,7 +77,7 @@ func prose(text string) string {
 	return strings.Join(out, "\n\n") + "\n"
 }
 
-// split breaks a paragraph that is too long for a page after one of its sentences.
+// split breaks a paragraph that is too long for a page, at the end of a sentence.
 func split(paragraph string) []string {
 	words := strings.Fields(paragraph)
 	if len(words) <= 80 {
@@ -105,7 +105,7 @@ func wrap(text string, width int) string {
 
 func fence(text string) string { return "```\n" + text + "\n```" }
 
-// sentence begins with a capital and ends with a full stop.
+// sentence makes a text begin with a capital and end with a full stop.
 func sentence(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if text == "" {
@@ -121,10 +121,10 @@ func sentence(text string) string {
 	return text
 }
 
-// anchor is a place that others can link to.
+// anchor is a link target.
 func anchor(id string) string { return fmt.Sprintf(`<a id="%s"></a>`, id) }
 
-// slug is the anchor that a browser's view of a heading has.
+// slug is the anchor that GitHub gives a heading.
 func slug(heading string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -1,12 +1,11 @@
-// Command testsum runs one suite of Go tests, shows what fails as it fails, and
-// records what ran; at the end it sums the records up. It knows `go test -json`
-// and nothing of what is tested.
+// Command testsum runs one suite of Go tests, shows failures as they happen, and records the
+// results. At the end it sums the records up. It knows `go test -json` but not what is tested.
 //
 //	testsum run NAME -- go test -json ./...    runs a suite, status 1 if it failed
 //	testsum report NAME [NAME]...              sums up the suites named
 //
-// After a further -- comes a further command, whose tests run beside those of the first
-// and count with them.
+// After each further -- comes another command. Its tests run beside those of the first and count
+// with them.
 package main
 
 import (
@@ -21,8 +20,7 @@ import (
 	"time"
 )
 
-// recordDir is where records lie between run and report, below the folder make
-// runs in.
+// recordDir is the directory of the records between run and report, below make's working directory.
 const recordDir = ".tarn/tests"
 
 const usage = "use `testsum run NAME -- COMMAND [ARGUMENT]... [-- COMMAND [ARGUMENT]...]...` or `testsum report NAME [NAME]...`"
@@ -46,7 +44,7 @@ func run(args []string, out io.Writer) error {
 	return errors.New(usage)
 }
 
-// split gives the commands between the --, nil if one of them is empty.
+// split gives the commands between the --; nil if one of them is empty.
 func split(args []string) [][]string {
 	var commands [][]string
 	for {
@@ -61,8 +59,8 @@ func split(args []string) [][]string {
 	}
 }
 
-// runSuite runs commands that print the events of `go test -json`, at the same time, and
-// records them together under the suite's name.
+// runSuite runs commands in parallel that print the events of `go test -json`. It records them
+// together under the suite's name.
 func runSuite(name string, commands [][]string, out io.Writer) error {
 	if err := os.MkdirAll(recordDir, 0o755); err != nil {
 		return err
@@ -95,8 +93,8 @@ func runSuite(name string, commands [][]string, out io.Writer) error {
 	return nil
 }
 
-// run runs one command and takes its events. The error is that of a command that could
-// not be started or read, which counts as a failure too.
+// run runs one command and reads its events. It returns an error if the command cannot be started
+// or read, which counts as a failure too.
 func (s *suite) run(command []string, out io.Writer) error {
 	tests := exec.Command(command[0], command[1:]...)
 	tests.Stderr = os.Stderr
@@ -116,7 +114,7 @@ func (s *suite) run(command []string, out io.Writer) error {
 	return nil
 }
 
-// lockedWriter keeps what several commands print from being mixed within a write.
+// lockedWriter keeps the output of parallel commands from being mixed within a write.
 type lockedWriter struct {
 	lock sync.Mutex
 	to   io.Writer
@@ -128,8 +126,8 @@ func (w *lockedWriter) Write(text []byte) (int, error) {
 	return w.to.Write(text)
 }
 
-// reportSuites prints a table of the suites and the closing line; a suite without
-// a record did not run, which is a failure.
+// reportSuites prints a table of the suites and the closing line. A suite without a record did not
+// run, which is a failure.
 func reportSuites(names []string, out io.Writer) error {
 	var suites []suite
 	for _, name := range names {

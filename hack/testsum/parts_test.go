@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// shell runs a script as suite "addon", with the parts of hack/addon.sh that it sources, and gives the report on it.
+// shell runs a script as suite "addon", with the parts of hack/addon.sh that it sources. It returns
+// the report.
 func shell(t *testing.T, script string) (shown, report string, ran, reported error) {
 	t.Helper()
 	hack, err := filepath.Abs("..")
@@ -56,7 +57,7 @@ parts hack/addon `+c.parts)
 	}
 }
 
-// tools stand for what nothing_left asks; the one that is named fails, without a word.
+// tools stand in for the tools that nothing_left calls. The named one fails without output.
 const tools = `
 KUBECONFIG=$PWD/kubeconfig TARN_HOST_PATH_ROOT=$PWD process=$$
 kubectl() {

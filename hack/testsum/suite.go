@@ -22,8 +22,8 @@ type event struct {
 	FailedBuild string
 }
 
-// suite is what is recorded of one suite. Tests are counted by their leaves: a
-// test that only holds others counts if it fails by itself.
+// suite is the record of one suite. Tests are counted by their leaves: a test with subtests counts
+// only if it fails by itself.
 type suite struct {
 	Name     string
 	Passed   int
@@ -44,8 +44,8 @@ func newSuite(name string) *suite {
 	return &suite{Name: name, began: time.Now(), outputs: map[string][]string{}, parents: map[string]bool{}, broken: map[string]bool{}}
 }
 
-// read takes events to their end, and prints packages and failures as they come.
-// A line that is no event is passed through.
+// read reads events to their end, and prints packages and failures as they come. It passes other
+// lines through.
 func (s *suite) read(events io.Reader, out io.Writer) error {
 	lines := bufio.NewReader(events)
 	for {
@@ -95,7 +95,7 @@ func (s *suite) endTest(e event, out io.Writer) {
 	text := strings.Join(s.outputs[key], "")
 	switch {
 	case e.Action == "fail":
-		// A parent fails with its children and says nothing new, unless none did.
+		// A parent fails with its children. That is no news, unless no child failed.
 		if s.parents[key] && s.broken[key] {
 			s.breakParents(e)
 			return
@@ -112,7 +112,7 @@ func (s *suite) endTest(e event, out io.Writer) {
 	}
 }
 
-// breakParents notes for each test above e, and its package, that one below failed.
+// breakParents records for each parent test of e, and its package, that a test below failed.
 func (s *suite) breakParents(e event) {
 	s.broken[e.Package+"\x00"] = true
 	for name := e.Test; ; {
@@ -126,7 +126,7 @@ func (s *suite) breakParents(e event) {
 }
 
 func (s *suite) endPackage(e event, out io.Writer) {
-	if e.Action == "skip" { // It has no tests.
+	if e.Action == "skip" { // the package has no tests
 		return
 	}
 	s.Packages++
@@ -142,7 +142,7 @@ func (s *suite) endPackage(e event, out io.Writer) {
 	fmt.Fprintf(out, "%-4s %-44s %7.1fs\n", e.Action, short(e.Package), e.Elapsed)
 }
 
-// packageText gives what a package, and its tests that never ended, have printed.
+// packageText gives the output of a package and of its tests that never ended.
 func (s *suite) packageText(name string) string {
 	var text strings.Builder
 	var keys []string
@@ -158,8 +158,8 @@ func (s *suite) packageText(name string) string {
 	return text.String()
 }
 
-// finish closes the suite with how the command ended: a command that failed
-// without a failed test is a failure of its own.
+// finish closes the suite with the result of the command. A command that failed without a failed
+// test is a failure of its own.
 func (s *suite) finish(commandErr error) {
 	if commandErr != nil && s.Failed == 0 {
 		s.Failed = 1
@@ -167,7 +167,7 @@ func (s *suite) finish(commandErr error) {
 	}
 }
 
-// add counts what another suite has seen; the packages of one may be those of the other.
+// add adds the counts of another suite. Both may contain the same packages.
 func (s *suite) add(other *suite) {
 	s.Passed, s.Failed, s.Skipped = s.Passed+other.Passed, s.Failed+other.Failed, s.Skipped+other.Skipped
 	s.Packages = max(s.Packages, other.Packages)
@@ -191,7 +191,7 @@ func load(name string) (suite, error) {
 	return s, json.Unmarshal(text, &s)
 }
 
-// report prints the suites and the closing line, and gives how many tests failed.
+// report prints the suites and the closing line. It returns the number of failed tests.
 func report(suites []suite, out io.Writer) int {
 	var passed, failed, skipped int
 	fmt.Fprintf(out, "\n%-14s %8s %7s %7s %8s %9s\n", "SUITE", "PASSED", "FAILED", "SKIPPED", "PACKAGES", "TIME")
@@ -213,12 +213,12 @@ func report(suites []suite, out io.Writer) int {
 	return failed
 }
 
-// short leaves out the module of a package's path.
+// short omits the module from a package's path.
 func short(name string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(name, "tarn.dev/tarn"), "/")
 }
 
-// reason gives the line a skipped test printed, without file and line number.
+// reason gives the line that a skipped test printed, without file and line number.
 func reason(text string) string {
 	for line := range strings.SplitSeq(text, "\n") {
 		line = strings.TrimSpace(line)

@@ -1,6 +1,6 @@
-// Command values writes the table of a Helm chart's values: each with its default, as
-// values.yaml has it, and its meaning, as values.schema.json has it. A value that only
-// one of the two knows is an error. It must not know what the values do.
+// Command values writes the table of a Helm chart's values. Each has its default from values.yaml
+// and its meaning from values.schema.json. A value that is only in one of the two is an error. It
+// must not know what the values do.
 //
 //	values CHART    write the table into CHART/README.md, between its markers
 package main
@@ -23,7 +23,7 @@ const (
 	endMarker   = "<!-- values:end -->\n"
 )
 
-// schema is what is read of a JSON schema.
+// schema holds the fields read of a JSON schema.
 type schema struct {
 	Description string            `json:"description"`
 	Properties  map[string]schema `json:"properties"`
@@ -81,7 +81,7 @@ func read(chart string) (map[string]any, schema, error) {
 	return defaults, meaning, nil
 }
 
-// table gives the rows of the values below a path, in the order of their names.
+// table gives the rows for the values below a path, sorted by name.
 func table(path string, defaults map[string]any, meaning schema) ([]string, error) {
 	var rows []string
 	var wrong error
@@ -93,7 +93,7 @@ func table(path string, defaults map[string]any, meaning schema) ([]string, erro
 		switch {
 		case !known:
 			wrong = errors.Join(wrong, fmt.Errorf("%s: values.schema.json does not know it: describe it there", at))
-		case !given && at != "global": // Helm gives that to every chart
+		case !given && at != "global": // Helm sets that for every chart
 			wrong = errors.Join(wrong, fmt.Errorf("%s: values.yaml has no default for it: give one", at))
 		case !given:
 		case isMap && len(means.Properties) > 0:

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// chart writes a chart's three files into a folder.
+// chart writes a chart's three files into a directory.
 func chart(t *testing.T, values, schema, page string) string {
 	t.Helper()
 	folder := t.TempDir()

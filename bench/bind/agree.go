@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// agree reads all claims and volumes and says where the two sides differ.
+// agree reads all claims and volumes and reports where the two sides differ.
 func (c *cluster) agree(ctx context.Context, n int) error {
 	wanted, err := c.client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -24,7 +24,7 @@ func (c *cluster) agree(ctx context.Context, n int) error {
 	return pairwise(wanted.Items, volumes.Items)
 }
 
-// pairwise says which claim is not bound, both ways, to a volume of its own.
+// pairwise returns an error for a claim that is not bound, both ways, to a volume of its own.
 func pairwise(wanted []corev1.PersistentVolumeClaim, volumes []corev1.PersistentVolume) error {
 	byName := map[string]*corev1.PersistentVolume{}
 	for i := range volumes {

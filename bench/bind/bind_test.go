@@ -47,7 +47,7 @@ func TestRatesCountFromTheFirstRequestToTheLastBinding(t *testing.T) {
 	if r.Seconds != 5 || r.PerSecond != 2 || r.Bound != 10 {
 		t.Errorf("%d in %g s, %g/s, want 10 in 5 s, 2/s", r.Bound, r.Seconds, r.PerSecond)
 	}
-	if r.AfterPerSecond != 2 { // 8 of them in the 4 s after the last was made
+	if r.AfterPerSecond != 2 { // 8 bindings in the 4 s after the last claim was made
 		t.Errorf("once made %g/s, want 2", r.AfterPerSecond)
 	}
 	if r.Latency.Max != 4.1 {
@@ -288,7 +288,7 @@ func TestGoalsAreReachedMissedOrNotMeasured(t *testing.T) {
 	if got, want := judge(report{Results: []result{unfinished}})[0], (verdict{Goal: "prebound at 41/s, 1000 claims: p99 under 0.25 s", Found: "no run ended well"}); got != want {
 		t.Errorf("of a run whose claims were not all bound\n%+v, want\n%+v", got, want)
 	}
-	// One run of two ended well; that of the ideal binder in the other turn says nothing about it.
+	// One of two runs ended well. The ideal binder's run in the other turn says nothing about it.
 	got = judge(report{Ceilings: []ceiling{takes(1, 599), takes(2, 900)}, Results: []result{
 		fast("tarn", modePrebound, 1000, 100, 0.2), in(2, unfinished), in(2, fast("ideal", modePrebound, 1000, 100, 0.1))}})
 	want = []verdict{{"prebound at 41/s, 1000 claims: p99 under 0.25 s", "0.200 s, in 1 of 2 turns; the API server's ceiling is 99/s, in 1 of 2 turns", false}}
@@ -389,7 +389,7 @@ func TestTheIdealBinderDoesEachStepOnceAndBindsWhenBothWereSeen(t *testing.T) {
 	b := &ideal{work: make(chan func() error, 10), claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{}, begun: map[string]bool{}}
 	see := func(what any, want int) {
 		t.Helper()
-		for range 2 { // a watch may tell the same twice
+		for range 2 { // a watch may report the same change twice
 			switch o := what.(type) {
 			case *corev1.PersistentVolume:
 				b.seeVolume(t.Context(), o)

@@ -11,10 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// concurrencies are those at which the ceiling is looked for.
+// concurrencies are those at which the ceiling is measured.
 var concurrencies = []int{1, 4, 8, 16, 32, 64, 128}
 
-// ceiling is how many writes a second the API server takes of the kind a binder makes.
+// ceiling is how many writes of a binder's kind the API server accepts per second.
 type ceiling struct {
 	Turn   int     `json:"turn"`
 	Levels []level `json:"levels"`
@@ -25,23 +25,22 @@ type level struct {
 	Concurrency int     `json:"concurrency"`
 	Pairs       int     `json:"pairs"`
 	PerSecond   float64 `json:"writesPerSecond"`
-	// APIServer and Etcd are the seconds of processor time of a thousand writes.
+	// APIServer and Etcd are the seconds of processor time for a thousand writes.
 	APIServer float64 `json:"apiserverSecondsPerThousand"`
 	Etcd      float64 `json:"etcdSecondsPerThousand"`
 }
 
-// ceiling does by itself, in a cluster where nobody binds, the four writes of each
-// binding, in their order and on pairs that are known, and watches the claims as every
-// run does.
+// ceiling does the four writes of each binding itself, in a cluster without a binder. The writes
+// are in order, on pairs that are known. It also watches the claims, as every run does.
 //
-// The level that takes most is measured again for each size of the runs that is larger, which
-// last longer: in a burst of a thousand pairs the API server may collect its garbage once or not.
+// The fastest level is measured again for each larger size of the runs, which last longer. In a
+// burst of a thousand pairs, the API server may collect its garbage once or not at all.
 func (c *cluster) ceiling(ctx context.Context, pairs int, sizes []int, turn int) (ceiling, error) {
 	found := ceiling{Turn: turn}
 	for _, concurrency := range concurrencies {
 		one, err := c.level(ctx, pairs, concurrency)
 		if err != nil {
-			return ceiling{}, err // a part of it would be taken for the whole
+			return ceiling{}, err // a part would be mistaken for the whole
 		}
 		found.Levels = append(found.Levels, one)
 	}
@@ -52,15 +51,16 @@ func (c *cluster) ceiling(ctx context.Context, pairs int, sizes []int, turn int)
 		}
 		one, err := c.level(ctx, n, best.Concurrency)
 		if err != nil {
-			return ceiling{}, err // a part of it would be taken for the whole
+			return ceiling{}, err // a part would be mistaken for the whole
 		}
 		found.Levels = append(found.Levels, one)
 	}
 	return found, nil
 }
 
-// of is the most writes a second of any level that was measured over as many pairs as there
-// are claims, or else over the most that are fewer, or else over the fewest; 0 if there is none.
+// of is the highest rate in writes per second of the levels with as many pairs as there are claims.
+// If there is no such level, it takes the next smaller size, or else the smallest; 0 if nothing was
+// measured.
 func (c ceiling) of(claims int) float64 {
 	pairs, best := 0, 0.0
 	for _, l := range c.Levels {
@@ -119,9 +119,9 @@ func (c *cluster) level(ctx context.Context, pairs, concurrency int) (level, err
 	}, nil
 }
 
-// asBinder makes a write a binder's own. Whoever binds is not who made the claims and volumes,
-// and for each that wrote an object the API server has its fields to look through at every
-// update: so the ceiling, and ideal, have them too.
+// asBinder gives a write the binder's field manager, which differs from that of the program that
+// makes claims and volumes. At every update, the API server processes the fields of each manager of
+// an object. The ceiling and ideal must have that cost too.
 var asBinder = metav1.UpdateOptions{FieldManager: "binder"}
 
 // setPhase writes a volume's phase.
@@ -133,7 +133,7 @@ func (c *cluster) setPhase(ctx context.Context, v *corev1.PersistentVolume, phas
 	return nil
 }
 
-// bind does the four writes, or the three that are left where the volume names the claim already.
+// bind does the four writes, or the remaining three where the volume names the claim already.
 func (c *cluster) bind(ctx context.Context, v *corev1.PersistentVolume, wanted *corev1.PersistentVolumeClaim) (err error) {
 	if v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != wanted.UID {
 		v.Spec.ClaimRef = &corev1.ObjectReference{

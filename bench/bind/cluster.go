@@ -16,23 +16,23 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// clusterPrefix begins the names of this benchmark's clusters, which end in a mode: of one
-// mode there is never more than one.
+// clusterPrefix begins the names of this benchmark's clusters; the mode follows. There is at most
+// one cluster for a mode.
 const clusterPrefix = "tarn-bench-bind"
 
-// cluster is a running cluster and who binds in it.
+// cluster is a running cluster with its binder.
 type cluster struct {
 	program string
 	name    string
 	subject subject
 	client  *kubernetes.Clientset
 	pids    map[string]int // by component
-	pprof   string         // host:port of the profiles of Tarn's controller, if asked for
+	pprof   string         // host:port of the profiles of Tarn's controller, if requested
 }
 
-// start takes a fresh cluster up, without a node: binding needs none, and nothing else
-// should have the processors. Whoever binds, Kubernetes' programs leave their garbage longer,
-// as in the tests: how often they collect it is not what is measured.
+// start starts a fresh cluster without a node. Binding needs no node, and nothing else should use
+// the processors. With every binder, Kubernetes' programs collect their garbage less often, as in
+// the tests, because that is not what is measured.
 func start(ctx context.Context, s settings, one planned) (*cluster, error) {
 	c := &cluster{program: s.program, name: clusterPrefix + "-" + one.mode, subject: one.subject}
 	args := append([]string{"up", "--without-node", "--spend-memory"}, one.subject.up...)
@@ -56,8 +56,8 @@ func start(ctx context.Context, s settings, one planned) (*cluster, error) {
 	return c, nil
 }
 
-// connect makes a client without a rate limit of its own that speaks protobuf, as both
-// binders do, so that it takes little of the processors they share.
+// connect makes a client without a rate limit that uses protobuf, as both binders do. So it takes
+// little time of the processors they share.
 func (c *cluster) connect(ctx context.Context) error {
 	path, err := c.command(ctx, "kubeconfig")
 	if err != nil {
@@ -96,8 +96,8 @@ func (c *cluster) connect(ctx context.Context) error {
 	return nil
 }
 
-// stopLeft stops the clusters that an interrupted benchmark has left, which would take of
-// the machine, and are not fresh.
+// stopLeft stops the clusters that an interrupted benchmark has left. They would use the machine,
+// and are not fresh.
 func stopLeft(s settings) error {
 	for _, mode := range modeNames() {
 		left := cluster{program: s.program, name: clusterPrefix + "-" + mode}
@@ -113,7 +113,7 @@ func (c *cluster) stop() error {
 	return err
 }
 
-// command runs tarn-cluster for the cluster and gives what it prints.
+// command runs tarn-cluster for the cluster and returns its output.
 func (c *cluster) command(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, c.program, append(args, "--name="+c.name)...)
 	var complaint strings.Builder
@@ -125,8 +125,8 @@ func (c *cluster) command(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// alone keeps a second benchmark from starting while one runs: both would measure each
-// other, and have the same clusters.
+// alone keeps a second benchmark from starting while one runs. The two would measure each other and
+// use the same clusters.
 func alone() (unlock func() error, err error) {
 	lock, err := os.OpenFile(filepath.Join(os.TempDir(), clusterPrefix+".lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -138,7 +138,7 @@ func alone() (unlock func() error, err error) {
 	return lock.Close, nil
 }
 
-// freeAddress is one of this machine's where nobody listens.
+// freeAddress is an address of this machine where no program listens.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

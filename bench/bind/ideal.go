@@ -11,14 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// idealWorkers is how many pairs are written at once: as many as Tarn's binder has.
+// idealWorkers is how many pairs are written at once, the same as in Tarn's binder.
 const idealWorkers = 128
 
-// ideal stands in for a binder that has nothing to find out: claim-00007 gets
-// volume-00007, or the volume that names it. It watches claims and volumes as any binder
-// must, makes the writes of a binding, each once and in order, and nothing else: no checks,
-// no caches, no Events, no second try. So what it reaches in a mode is what the API server
-// takes of that mode's writes, beside this program and the watches.
+// ideal stands in for a binder that knows each pair in advance: claim-00007 gets volume-00007, or
+// the volume that names it. It watches claims and volumes as any binder must, and makes the writes
+// of a binding, each once and in order. It has no checks, caches, Events or retries. Its rate is
+// thus what the API server accepts of a mode's writes, beside this program and the watches.
 type ideal struct {
 	cluster *cluster
 	work    chan func() error
@@ -26,14 +25,14 @@ type ideal struct {
 
 	mu     sync.Mutex
 	claims map[string]*corev1.PersistentVolumeClaim
-	// volumes are by the name of their claim.
+	// volumes are the volumes by the name of their claim.
 	volumes map[string]*corev1.PersistentVolume
-	// begun are the steps that were, by what they are for.
+	// begun are the steps already begun, by key.
 	begun map[string]bool
 }
 
-// newIdeal starts one for at most n claims and some volumes beside theirs. It ends with
-// ctx; what it could not do, it tells fail.
+// newIdeal starts an ideal binder for at most n claims, with some volumes beside theirs. It ends
+// with ctx, and calls fail with its errors.
 func (c *cluster) newIdeal(ctx context.Context, n int, fail func(error)) (*ideal, error) {
 	b := &ideal{
 		cluster: c, fail: fail, work: make(chan func() error, 3*n),
@@ -101,7 +100,7 @@ func (b *ideal) seeClaim(ctx context.Context, wanted *corev1.PersistentVolumeCla
 	b.match(ctx, wanted.Name)
 }
 
-// match binds a claim and its volume as soon as both were seen.
+// match binds a claim and its volume as soon as it has seen both.
 func (b *ideal) match(ctx context.Context, name string) {
 	b.mu.Lock()
 	wanted, v := b.claims[name], b.volumes[name]
@@ -111,7 +110,7 @@ func (b *ideal) match(ctx context.Context, name string) {
 	}
 }
 
-// once has a step done, the first time it is asked for.
+// once runs a step the first time it is called for it.
 func (b *ideal) once(step string, do func() error) {
 	b.mu.Lock()
 	known := b.begun[step]
@@ -122,7 +121,7 @@ func (b *ideal) once(step string, do func() error) {
 	}
 }
 
-// order puts a provisioner's name on a claim.
+// order writes a provisioner's name on a claim.
 func (c *cluster) order(ctx context.Context, wanted *corev1.PersistentVolumeClaim) error {
 	metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, provisionerAnnotation, driver)
 	metav1.SetMetaDataAnnotation(&wanted.ObjectMeta, betaProvisionerAnnotation, driver)

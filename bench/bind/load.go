@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// kindLabel tells the volumes that are bound from those that only lie about.
+	// kindLabel distinguishes the volumes to be bound from those that only exist beside them.
 	kindLabel = "bench.tarn.dev/kind"
 	kindFree  = "free"
 	kindNoise = "noise"
 
-	// driver is no driver: nothing is ever mounted.
+	// driver is the name of a driver that does not exist: nothing is ever mounted.
 	driver = "bench.tarn.dev"
 
 	// makers is how many objects are made at once.
@@ -55,7 +55,7 @@ func claim(name, class string) *corev1.PersistentVolumeClaim {
 	}
 }
 
-// each calls do for 0 to n-1, some at once, and gives the first error.
+// each calls do for 0 to n-1, up to atOnce in parallel, and gives the first error.
 func each(ctx context.Context, n, atOnce int, do func(i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -81,8 +81,7 @@ func each(ctx context.Context, n, atOnce int, do func(i int) error) error {
 	return context.Cause(ctx)
 }
 
-// makeVolumes makes n volumes that anybody may claim and waits until they are
-// Available.
+// makeVolumes makes n volumes that any claim may use and waits until they are Available.
 func (c *cluster) makeVolumes(ctx context.Context, n int, patience time.Duration) error {
 	err := each(ctx, n, makers, func(i int) error { return c.makeVolume(ctx, volume(kindFree, numbered("volume", i), "")) })
 	if err != nil {
@@ -91,7 +90,7 @@ func (c *cluster) makeVolumes(ctx context.Context, n int, patience time.Duration
 	return c.awaitVolumes(ctx, kindFree, n, corev1.VolumeAvailable, patience)
 }
 
-// makeNoise makes n volumes whose claims are gone: Released, and kept.
+// makeNoise makes n volumes whose claims are gone. They are Released, with policy Retain.
 func (c *cluster) makeNoise(ctx context.Context, n int, patience time.Duration) error {
 	api := c.client.CoreV1().PersistentVolumes()
 	err := each(ctx, n, makers, func(i int) error {
@@ -106,7 +105,7 @@ func (c *cluster) makeNoise(ctx context.Context, n int, patience time.Duration) 
 		}
 		made.Status.Phase = corev1.VolumeReleased
 		if _, err = api.UpdateStatus(ctx, made, metav1.UpdateOptions{}); apierrors.IsConflict(err) {
-			return nil // the binder has come first, and writes the same
+			return nil // the binder was faster, and writes the same
 		}
 		return err
 	})
@@ -116,7 +115,7 @@ func (c *cluster) makeNoise(ctx context.Context, n int, patience time.Duration) 
 	return c.awaitVolumes(ctx, kindNoise, n, corev1.VolumeReleased, patience)
 }
 
-// makeClaims makes n claims as fast as the API server takes them.
+// makeClaims makes n claims as fast as the API server accepts them.
 func (c *cluster) makeClaims(ctx context.Context, seen *claims, n int, class string) error {
 	return each(ctx, n, makers, func(i int) error { return c.makeClaim(ctx, seen, numbered("claim", i), class) })
 }
@@ -133,7 +132,7 @@ func (c *cluster) makeClaim(ctx context.Context, seen *claims, name, class strin
 	return nil
 }
 
-// makeVolume makes a volume, and waits for nobody.
+// makeVolume makes a volume without waiting for the binder.
 func (c *cluster) makeVolume(ctx context.Context, v *corev1.PersistentVolume) error {
 	return untilAnswered(func() error {
 		_, err := c.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
@@ -141,9 +140,9 @@ func (c *cluster) makeVolume(ctx context.Context, v *corev1.PersistentVolume) er
 	})
 }
 
-// untilAnswered makes an object. An API server with more to do than it can gives a request
-// up after half a minute, in which the object may have been made or not: then it is asked
-// for again, and is there or is made now.
+// untilAnswered makes an object. An overloaded API server aborts a request after half a minute, and
+// may or may not have made the object. Then untilAnswered retries, and the object exists or is made
+// now.
 func untilAnswered(create func() error) error {
 	err := create()
 	for apierrors.IsTimeout(err) {
@@ -154,8 +153,8 @@ func untilAnswered(create func() error) error {
 	return err
 }
 
-// makePairs makes volumes that are reserved for a claim by name, and their claims, at
-// an even rate.
+// makePairs makes volumes that are reserved for a claim by name, and their claims, at a constant
+// rate.
 func (c *cluster) makePairs(ctx context.Context, seen *claims, n, rate int) error {
 	tick := time.NewTicker(time.Second / time.Duration(rate))
 	defer tick.Stop()

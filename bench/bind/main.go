@@ -1,7 +1,7 @@
-// Command bind measures how fast claims are bound to volumes: by Tarn, and by
-// kube-controller-manager with its default flags and with its rate limits lifted, each
-// run on a fresh cluster of this machine. It knows clusters by tarn-cluster's command
-// line and the API alone, and nothing of how either binder works.
+// Command bind measures how fast claims are bound to volumes. It measures Tarn, and
+// kube-controller-manager with its default flags and with its rate limits lifted. Each run has a
+// fresh cluster of this machine. It uses only tarn-cluster's command line and the API, and must not
+// know how either binder works.
 package main
 
 import (
@@ -29,20 +29,20 @@ func main() {
 	}
 }
 
-// settings are what the command line says.
+// settings are the command line's settings.
 type settings struct {
 	program    string // tarn-cluster
 	tarn       string // the binary of Tarn; empty for the one beside tarn-cluster
 	subjects   []string
 	modes      []string
 	sizes      []int
-	slowSizes  []int // for the default flags, at which a thousand claims take minutes
-	noise      int   // Released volumes that lie about
-	rate       int   // pairs a second of mode prebound
-	turns      int   // how often all is measured, but subject default
+	slowSizes  []int // for the default flags, with which a thousand claims take minutes
+	noise      int   // Released volumes that exist beside the others
+	rate       int   // pairs per second of mode prebound
+	turns      int   // how often everything is measured, except subject default
 	results    string
 	profiles   string
-	ceilingFor int // pairs bound at each concurrency of mode ceiling, and as many as there are claims at the best
+	ceilingFor int // pairs bound at each concurrency of mode ceiling; at the best, as many as there are claims
 }
 
 func read(args []string) (settings, error) {
@@ -108,7 +108,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unlock() }() // the end of the process does it too
+	defer func() { _ = unlock() }() // the kernel also unlocks at the end of the process
 	if err := stopLeft(s); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func run(ctx context.Context, args []string) error {
 		for _, one := range round {
 			fmt.Fprintf(os.Stderr, "%s  %d of %d: %s\n", time.Now().Format(time.TimeOnly), i+1, len(rounds), one)
 		}
-		// One run that fails takes nothing from the others.
+		// A run that fails does not affect the others.
 		if err := r.sideBySide(ctx, s, round); err != nil {
 			failed = append(failed, err)
 			fmt.Fprintln(os.Stderr, "  ", err)
@@ -136,7 +136,7 @@ func run(ctx context.Context, args []string) error {
 	return errors.Join(append(failed, r.save(s.results))...)
 }
 
-// sideBySide does the runs of a round at the same time.
+// sideBySide does the runs of a round in parallel.
 func (r *report) sideBySide(ctx context.Context, s settings, round []planned) error {
 	var runs sync.WaitGroup
 	var mu sync.Mutex

@@ -10,11 +10,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// patienceFor is how long a number of claims may take: the slowest peer binds five a
-// second, and each has several steps to wait for.
+// patienceFor is how long a number of claims may take. The slowest peer binds five per second, and
+// each claim takes several steps.
 func patienceFor(n int) time.Duration { return 2*time.Minute + time.Duration(n)*400*time.Millisecond }
 
-// bindings does one run of a mode that binds.
+// bindings does one run of a mode with a binder.
 func (c *cluster) bindings(ctx context.Context, s settings, one planned) (result, error) {
 	found := result{Subject: one.subject.name, Mode: one.mode, Claims: one.n, Turn: one.turn}
 	if one.mode == modePrebound {
@@ -76,7 +76,7 @@ func (c *cluster) bindings(ctx context.Context, s settings, one planned) (result
 	return found, nil
 }
 
-// prepare makes what must be there before the first claim.
+// prepare makes the objects that must exist before the first claim.
 func (c *cluster) prepare(ctx context.Context, s settings, one planned) error {
 	switch one.mode {
 	case modeMatch:
@@ -106,9 +106,9 @@ func (c *cluster) load(ctx context.Context, s settings, one planned, seen *claim
 	return c.makeClaims(ctx, seen, one.n, "")
 }
 
-// ownWrites are the writes of this program for each binding of a mode, and binderWrites
-// the fewest a binder needs: volume, its status, claim, its status; for a dynamic volume,
-// which names its claim already, the claim's annotations in the volume's stead.
+// ownWrites are the writes of this program for each binding of a mode, and binderWrites the fewest
+// a binder needs. A binder writes volume, its status, claim and its status. A dynamic volume names
+// its claim already; there the binder writes the claim's annotations instead of the volume.
 func ownWrites(mode string) map[string]int {
 	switch mode {
 	case modePrebound, modeDynamic:
@@ -119,7 +119,7 @@ func ownWrites(mode string) map[string]int {
 
 const binderWrites = 4
 
-// writesPerBinding is how often the API server must write in all for one binding.
+// writesPerBinding is the total of the API server's writes for one binding.
 func writesPerBinding(mode string) int {
 	total := binderWrites
 	for _, n := range ownWrites(mode) {

@@ -17,19 +17,19 @@ import (
 // namespace holds the claims.
 const namespace = "default"
 
-// claims watches the claims of a run and notes when each was asked for and when it was
-// seen Bound.
+// claims watches the claims of a run. It records when each was requested and when it was seen
+// Bound.
 type claims struct {
 	mu      sync.Mutex
 	asked   map[string]time.Time
 	bound   map[string]time.Time
 	want    int
 	all     chan struct{}
-	broken  chan error                          // why nothing more is seen
-	waiting func(*corev1.PersistentVolumeClaim) // is shown every claim that is not Bound
+	broken  chan error                          // the reason why the watch ended early
+	waiting func(*corev1.PersistentVolumeClaim) // is called with every claim that is not Bound
 }
 
-// watchClaims begins to watch; want is how many claims there will be.
+// watchClaims starts the watch. want is how many claims there will be.
 func (c *cluster) watchClaims(ctx context.Context, want int, waiting func(*corev1.PersistentVolumeClaim)) (*claims, error) {
 	seen := &claims{asked: map[string]time.Time{}, bound: map[string]time.Time{}, want: want, all: make(chan struct{}), broken: make(chan error, 1), waiting: waiting}
 	api := c.client.CoreV1().PersistentVolumeClaims(namespace)
@@ -69,7 +69,7 @@ func (c *claims) see(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// ask notes that a claim is about to be made.
+// ask records that a claim is about to be made.
 func (c *claims) ask(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,14 +92,14 @@ func (c *claims) awaitAll(ctx context.Context, patience time.Duration) error {
 	}
 }
 
-// times gives what was noted, once no more is to come.
+// times gives the recorded times, once no more are to come.
 func (c *claims) times() (asked, bound map[string]time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.asked, c.bound
 }
 
-// awaitVolumes waits until n volumes of a kind, which is their label, have a phase.
+// awaitVolumes waits until n volumes of a kind, given by their label, have a phase.
 func (c *cluster) awaitVolumes(ctx context.Context, kind string, n int, phase corev1.PersistentVolumePhase, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -134,10 +134,9 @@ func (c *cluster) awaitVolumes(ctx context.Context, kind string, n int, phase co
 	return err
 }
 
-// follow shows each change to see until that is enough. A watch that the API server
-// ends, as it does with every watcher it finds slow, is taken up again at once where it
-// was: whoever waits before that, as client-go's retrying watch does for a second, would
-// measure its own pause.
+// follow passes each change to see until see returns true. The API server ends the watch of a slow
+// watcher. follow then resumes at once from the same version. A pause before that, such as the
+// second of client-go's retrying watch, would be measured too.
 func follow(ctx context.Context, open func(context.Context, metav1.ListOptions) (watch.Interface, error), from metav1.ListOptions, see func(watch.Event) bool) error {
 	for {
 		w, err := open(ctx, from)

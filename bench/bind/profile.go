@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// profileSeconds is how long a profile is taken, from the first claim on.
+// profileSeconds is the length of a profile, from the first claim on.
 const profileSeconds = "5"
 
-// profile takes CPU profiles of who binds and of the API server into a folder, beside
-// a run of the first turn. The channel gives what came of it, once.
+// profile writes CPU profiles of the binder and of the API server to a directory, beside a run of
+// the first turn. The channel receives the result once.
 func (c *cluster) profile(ctx context.Context, folder string, one planned) <-chan error {
 	done := make(chan error, 1)
 	if folder == "" || one.turn > 1 {
@@ -45,7 +45,7 @@ func (c *cluster) profile(ctx context.Context, folder string, one planned) <-cha
 	return done
 }
 
-// profileBinder profiles Tarn's controller; the peer keeps its own to itself.
+// profileBinder profiles Tarn's controller. The peer does not offer profiles.
 func (c *cluster) profileBinder(ctx context.Context, path string) error {
 	if c.pprof == "" {
 		return nil

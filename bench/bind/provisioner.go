@@ -18,9 +18,9 @@ const (
 	provisionerFinalizer      = "external-provisioner.volume.kubernetes.io/finalizer"
 )
 
-// provisioner stands in for an external provisioner whose storage takes no time: a
-// claim that the binder has put its name on gets a volume at once, which carries all
-// that the contract between the two asks for. It sends no Events.
+// provisioner stands in for an external provisioner whose storage takes no time. A claim with its
+// name gets a volume at once, with everything that the contract with the binder requires. It sends
+// no Events.
 type provisioner struct {
 	cluster *cluster
 	work    chan *corev1.PersistentVolumeClaim
@@ -29,8 +29,8 @@ type provisioner struct {
 	begun map[types.UID]bool
 }
 
-// newProvisioner starts one for at most n claims. It ends with ctx; what it could not do,
-// it tells fail.
+// newProvisioner starts a provisioner for at most n claims. It ends with ctx, and calls fail with
+// its errors.
 func (c *cluster) newProvisioner(ctx context.Context, n int, fail func(error)) *provisioner {
 	p := &provisioner{cluster: c, work: make(chan *corev1.PersistentVolumeClaim, n), begun: map[types.UID]bool{}}
 	for range makers {
@@ -50,7 +50,7 @@ func (c *cluster) newProvisioner(ctx context.Context, n int, fail func(error)) *
 	return p
 }
 
-// see begins with a claim that asks for a volume, once.
+// see starts work, once, on a claim that asks for a volume.
 func (p *provisioner) see(claim *corev1.PersistentVolumeClaim) {
 	if claim.Annotations[provisionerAnnotation] != driver || claim.Spec.VolumeName != "" {
 		return

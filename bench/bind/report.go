@@ -11,7 +11,7 @@ import (
 	"tarn.dev/tarn/bench/results"
 )
 
-// report is everything that was measured in one go.
+// report is the result of one call of the program.
 type report struct {
 	Began    time.Time       `json:"began"`
 	Machine  results.Machine `json:"machine"`
@@ -20,13 +20,13 @@ type report struct {
 	Verdicts []verdict       `json:"verdicts"`
 }
 
-// measured is what came of one run, of either kind.
+// measured is the result of one run, of either kind.
 type measured struct {
 	ceiling  ceiling
 	bindings *result
 }
 
-// take enters what came of a run.
+// take adds the result of a run.
 func (r *report) take(found measured) {
 	if found.bindings != nil {
 		r.Results = append(r.Results, *found.bindings)
@@ -35,7 +35,7 @@ func (r *report) take(found measured) {
 	}
 }
 
-// sort puts side by side what is to be compared.
+// sort orders the results so that comparable ones stand together.
 func (r *report) sort() {
 	place := func(one result) int {
 		return slices.IndexFunc(subjects, func(s subject) bool { return s.name == one.Subject })
@@ -46,7 +46,7 @@ func (r *report) sort() {
 	})
 }
 
-// print shows a report as tables.
+// print prints a report as tables.
 func (r report) print(out io.Writer) {
 	m := r.Machine
 	fmt.Fprintf(out, "%s\n%d processors (%s), %s memory, Linux %s, load before %s\n%s; %s; %s\n\n",
@@ -69,7 +69,7 @@ func (r report) print(out io.Writer) {
 			one.Mode, one.Claims, one.Subject, one.Turn, one.PerSecond, one.AfterPerSecond, one.Latency.P50, one.Latency.P90, one.Latency.P99, one.Latency.Max,
 			one.Writes, one.Conflicts, one.Gets, one.Processor["binder"], one.Processor[apiServer], one.Processor[etcd], 100*one.Idle, agree)
 	}
-	_ = w.Flush() // as with the prints: who reads is gone
+	_ = w.Flush() // as with the prints: there is no reader any more
 	fmt.Fprintln(out)
 	for _, v := range r.Verdicts {
 		switch {
@@ -83,7 +83,7 @@ func (r report) print(out io.Writer) {
 	}
 }
 
-// save keeps a report beside the earlier ones.
+// save saves a report beside the earlier ones.
 func (r report) save(folder string) error {
 	return results.Save(folder, "bind", r.Began, r)
 }

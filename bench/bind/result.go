@@ -7,44 +7,42 @@ import (
 	"time"
 )
 
-// result is what came of one run. Times are in seconds.
+// result is the result of one run. Times are in seconds.
 type result struct {
 	Subject string `json:"subject"`
 	Mode    string `json:"mode"`
 	Claims  int    `json:"claims"`
-	// Rate is how many pairs were made a second in mode prebound.
+	// Rate is how many pairs were made per second in mode prebound.
 	Rate int `json:"pairsPerSecond,omitempty"`
-	// Turn is which time it was that all was measured, from 1.
+	// Turn is the number of the turn, from 1.
 	Turn  int `json:"turn"`
 	Bound int `json:"bound"`
-	// Seconds is from the first claim asked for to the last seen Bound; PerSecond is
-	// bindings a second of that time.
+	// Seconds is the time from the first request for a claim until the last was seen Bound.
+	// PerSecond is bindings per second of that time.
 	Seconds   float64 `json:"seconds"`
 	PerSecond float64 `json:"bindsPerSecond"`
-	// AfterPerSecond is bindings a second from the moment the last claim was made, when
-	// the binder had the API server to itself; 0 where nothing was left to bind by then.
+	// AfterPerSecond is bindings per second from when the last claim was made and the binder had
+	// the API server to itself. It is 0 where nothing was left to bind by then.
 	AfterPerSecond float64 `json:"bindsPerSecondOnceMade"`
 	Latency        latency `json:"latency"`
 	// Processor is seconds of processor time by component.
 	Processor map[string]float64 `json:"processorSeconds"`
-	// Idle is the part of the processors' time, 0 to 1, in which none of the machine's
-	// programs had something for them to do.
+	// Idle is the part of the processors' time, 0 to 1, in which no program used them.
 	Idle float64 `json:"processorsIdle"`
-	// Stolen is the part that the host of a virtual machine gave to others.
+	// Stolen is the part that the host of a virtual machine gave to other machines.
 	Stolen float64 `json:"processorsStolen"`
-	// Requests are those of everybody but this program for one binding, by verb and
-	// resource; Writes are those of them that change claims and volumes.
+	// Requests are the requests for one binding, except those of this program, by verb and
+	// resource. Writes are those that change claims and volumes.
 	Requests  map[string]float64 `json:"requestsPerBind"`
 	Writes    float64            `json:"writesPerBind"`
 	Conflicts int                `json:"conflicts"`
-	// Gets are the API server's own reads of single claims and volumes in etcd for one
-	// binding.
+	// Gets are the API server's own reads of single claims and volumes in etcd for one binding.
 	Gets float64 `json:"etcdGetsPerBind"`
 	// Agree says that every claim and every volume name each other.
 	Agree bool `json:"agree"`
 }
 
-// latency is of a claim, from its being asked for to its being seen Bound.
+// latency is the time of a claim from its request until it was seen Bound.
 type latency struct {
 	P50 float64 `json:"p50"`
 	P90 float64 `json:"p90"`
@@ -52,7 +50,7 @@ type latency struct {
 	Max float64 `json:"max"`
 }
 
-// fill computes times and rates; made is when the last claim had been made.
+// fill computes times and rates. made is the time when the last claim was made.
 func (r *result) fill(seen *claims, made time.Time) {
 	asked, bound := seen.times()
 	r.Bound = len(bound)
@@ -83,14 +81,13 @@ func (r *result) fill(seen *claims, made time.Time) {
 	r.Latency = latency{P50: at(waits, 50), P90: at(waits, 90), P99: at(waits, 99), Max: waits[len(waits)-1].Seconds()}
 }
 
-// at is the given percentile of sorted times, in seconds: the least that so many
-// percent of them do not exceed.
+// at is the given percentile of sorted times, in seconds: the least that at least so many percent
+// of the times do not exceed.
 func at(sorted []time.Duration, percent int) float64 {
 	return sorted[(len(sorted)*percent+99)/100-1].Seconds()
 }
 
-// spent takes the difference of two looks at the cluster, without what this program has
-// asked for itself.
+// spent takes the difference of two usages, without the requests of this program.
 func (r *result) spent(before, after usage, process string) {
 	r.Processor = map[string]float64{}
 	for component := range after.seconds {
@@ -120,7 +117,7 @@ func (r *result) spent(before, after usage, process string) {
 	r.Conflicts = after.conflict - before.conflict
 }
 
-// isWrite says whether a request changes claims or volumes.
+// isWrite reports whether a request changes claims or volumes.
 func isWrite(name string) bool {
 	verb, resource, _ := strings.Cut(name, " ")
 	return resource != "events" && slices.Contains([]string{"POST", "PUT", "PATCH", "APPLY", "DELETE"}, verb)

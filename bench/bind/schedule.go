@@ -19,12 +19,12 @@ func modeNames() []string {
 	return []string{modeCeiling, modeMatch, modePrebound, modeDynamic, modeNoise}
 }
 
-// subject is one who binds.
+// subject is a binder to measure.
 type subject struct {
 	name string
-	// up are the arguments of tarn-cluster that put it in charge.
+	// up are the arguments of tarn-cluster that select this binder.
 	up []string
-	// process is the component whose processor time is its cost.
+	// process is the component whose processor time counts as its cost.
 	process string
 }
 
@@ -33,20 +33,20 @@ const (
 	tarnController    = "tarn-controller"
 	thisProgram       = "bench"
 
-	// slowSubject is the one whose rate limits stand.
+	// slowSubject is the subject that keeps its rate limits.
 	slowSubject = "default"
 )
 
-// unlimited lifts kube-controller-manager's rate limits. It stands in every cluster but
-// that of subject default, Tarn's own cluster included, for what else it does counts too:
-// its controller for expansion reads each volume once its claim is Bound.
+// unlimited lifts kube-controller-manager's rate limits. Every cluster has it except that of
+// subject default, and even Tarn's own cluster. Its other controllers count too: the one for
+// expansion reads each volume once its claim is Bound.
 var unlimited = []string{"--stock", "--kube-controller-manager-arg=--kube-api-qps=5000", "--kube-controller-manager-arg=--kube-api-burst=10000"}
 
-// withoutBinder is a cluster in which nobody binds.
+// withoutBinder is a cluster without a binder.
 var withoutBinder = append(slices.Clone(unlimited), "--kube-controller-manager-arg=--controllers=*,-persistentvolume-binder-controller")
 
-// subjects are all there are. Nobody binds while the API server's own ceiling is
-// measured, and this program itself as the ideal binder.
+// subjects are all subjects. Without a binder, the API server's own ceiling is measured, and this
+// program itself as the ideal binder.
 var subjects = []subject{
 	{name: "nobody", process: controllerManager, up: withoutBinder},
 	{name: "ideal", process: thisProgram, up: withoutBinder},
@@ -68,7 +68,7 @@ type planned struct {
 	subject subject
 	mode    string
 	n       int
-	// turn is which time it is that all is measured, from 1.
+	// turn is the number of the turn, from 1.
 	turn int
 }
 
@@ -83,13 +83,13 @@ func (p planned) String() string {
 	return text
 }
 
-// schedule lists the runs, in rounds whose runs go side by side. Of one mode and size one
-// subject comes after the other, so that what changes on the machine with the hours changes
-// for all of them. That of the default flags comes last, all modes of a size at once: at 20
-// requests a second each leaves the processors idle for nearly all of its many minutes.
+// schedule lists the runs in rounds; the runs of a round are parallel. Within a mode and size, one
+// subject follows the other, so that slow changes of the machine affect all of them. The runs with
+// default flags come last, with all modes of a size in parallel. At 20 requests per second, each
+// leaves the processors idle for nearly all of its many minutes.
 //
-// In each turn another subject is the first, so that what changes within a mode and size does
-// not always change for the same.
+// Each turn begins with another subject, so that changes within a mode and size do not always
+// affect the same one.
 func schedule(s settings) ([][]planned, error) {
 	for _, mode := range s.modes {
 		if !slices.Contains(modeNames(), mode) {
@@ -130,7 +130,7 @@ func schedule(s settings) ([][]planned, error) {
 	return rounds, nil
 }
 
-// rotated begins with the one at a place, taken round.
+// rotated gives the subjects in a circle, from the given index on.
 func rotated(all []subject, first int) []subject {
 	if len(all) == 0 {
 		return nil

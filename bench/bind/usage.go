@@ -12,19 +12,19 @@ const (
 	apiServer = "kube-apiserver"
 	etcd      = "etcd"
 
-	// ticksPerSecond is the unit of /proc/PID/stat: Linux shows every program hundredths.
+	// ticksPerSecond is the unit of /proc/PID/stat: Linux counts in hundredths of a second.
 	ticksPerSecond = 100
 )
 
-// usage is what has been spent so far.
+// usage is what has been used so far.
 type usage struct {
 	seconds  map[string]float64 // of processor time, by component
 	requests map[string]int     // answered by the API server, as "PUT persistentvolumes/status"
-	conflict int                // of these, refused because somebody else came first
+	conflict int                // of these, rejected because another write came first
 	machine  machineTime
 }
 
-// machineTime is what a machine's processors have spent so far, in any one unit.
+// machineTime is the time of a machine's processors so far, in any one unit.
 type machineTime struct{ idle, stolen, all float64 }
 
 func (c *cluster) usage(ctx context.Context) (usage, error) {
@@ -60,8 +60,8 @@ func processorTime(pid int) (float64, error) {
 	return statSeconds(string(text))
 }
 
-// statSeconds reads user and system time, the 14th and 15th field. The 2nd is the
-// program's name, in parentheses, and may hold blanks.
+// statSeconds reads user and system time, the 14th and 15th field. The 2nd is the program's name in
+// parentheses, which may contain blanks.
 func statSeconds(stat string) (float64, error) {
 	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:])
 	if len(fields) < 13 {
@@ -78,9 +78,9 @@ func statSeconds(stat string) (float64, error) {
 	return float64(ticks) / ticksPerSecond, nil
 }
 
-// machineTicks reads the sum of all processors, the first line of /proc/stat: the fourth
-// number is the time they had nothing to do, the fifth that part in which a disk was waited for,
-// the eighth what the machine's host gave to others, and those after it are in others already.
+// machineTicks reads the sum of all processors, the first line of /proc/stat. The fourth number is
+// the idle time, and the fifth the time waiting for a disk, which is idle too. The eighth is time
+// that the machine's host gave to others. The later numbers are contained in earlier ones.
 func machineTicks(stat string) (found machineTime, err error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)
@@ -105,11 +105,11 @@ func machineTicks(stat string) (found machineTime, err error) {
 // counted are the resources whose requests are counted.
 var counted = map[string]bool{"persistentvolumes": true, "persistentvolumeclaims": true, "events": true}
 
-// etcdGet begins the name under which the API server's own reads of single objects in etcd
-// are counted, beside the requests that it answers.
+// etcdGet begins the name for the API server's own reads of single objects in etcd. They are
+// counted beside the requests that it answers.
 const etcdGet = "etcd-get "
 
-// requests reads apiserver_request_total out of the API server's metrics, and of
+// requests reads apiserver_request_total from the API server's metrics, and from
 // etcd_requests_total the reads of single objects.
 func requests(metrics string) (byVerb map[string]int, conflicts int, err error) {
 	byVerb = map[string]int{}
@@ -135,7 +135,7 @@ func requests(metrics string) (byVerb map[string]int, conflicts int, err error) 
 	return byVerb, conflicts, nil
 }
 
-// nameOf is the name under which requests are counted, empty for those that are not.
+// nameOf is the name under which requests are counted; "" for those that are not.
 func nameOf(metric string, labels map[string]string) string {
 	resource, sub := labels["resource"], labels["subresource"]
 	switch {
@@ -151,7 +151,7 @@ func nameOf(metric string, labels map[string]string) string {
 	return labels["verb"] + " " + resource
 }
 
-// sample reads what follows the first brace in a line of metrics. No value has a comma.
+// sample parses the part of a metrics line after the first brace. No value contains a comma.
 func sample(rest string) (labels map[string]string, value string) {
 	text, value, _ := strings.Cut(rest, "} ")
 	labels = map[string]string{}

@@ -11,7 +11,7 @@ import (
 // verdict is one goal, and whether it was reached.
 type verdict struct {
 	Goal string `json:"goal"`
-	// Found is what was measured, as text; empty where it was not.
+	// Found is the measured value as text; "" where there is none.
 	Found   string `json:"found,omitempty"`
 	Reached bool   `json:"reached"`
 }
@@ -20,16 +20,16 @@ type verdict struct {
 const (
 	overPeer       = 2.5  // times the peer whose rate limits are lifted
 	ofCeiling      = 0.85 // of what the API server's writes allow, and of the ideal binder
-	preboundP99    = 0.25 // seconds, of claim pairs at preboundRate
-	preboundRate   = 100  // pairs a second
-	besideReleased = 0.9  // of mode match, with Released volumes about
+	preboundP99    = 0.25 // seconds, for pairs at preboundRate
+	preboundRate   = 100  // pairs per second
+	besideReleased = 0.9  // of mode match, beside Released volumes
 	withNumber     = 0.9  // of the rate with a fifth of the claims
 )
 
-// judge holds Tarn's results to the goals. Rates are compared within each turn, as a machine
-// is not as fast in one as in the other, and the median of the turns counts. The goals for a
-// thousand claims and more are not asked of fewer: there the first claims' way through an idle
-// binder counts too much.
+// judge compares Tarn's results with the goals. Rates are compared within each turn, because the
+// machine's speed differs between turns; the median of the turns counts. The goals for a thousand
+// claims and more do not apply to fewer. There, the first claims' way through an idle binder counts
+// too much.
 func judge(r report) []verdict {
 	var all []verdict
 	turns := r.turns()
@@ -68,8 +68,8 @@ func judge(r report) []verdict {
 	return all
 }
 
-// compared holds the rates of some runs, as parts of others' rates by turn, to what is wanted. A
-// run that did not end well reaches no goal, nor do all where a turn has no such pair.
+// compared compares some runs' rates with others' by turn, and with the wanted ratio. A run that
+// failed reaches no goal. Neither do runs where a turn lacks its counterpart.
 func compared(runs []result, others map[int]float64, turns int, want float64, goal string) verdict {
 	v := verdict{Goal: fmt.Sprintf("%s, %d claims: %s", runs[0].Mode, runs[0].Claims, goal)}
 	own, found := paired(runs, others)
@@ -85,8 +85,7 @@ func compared(runs []result, others map[int]float64, turns int, want float64, go
 	return v
 }
 
-// paired are the rates of some runs, and the same as parts of others' by turn, of the turns in
-// which both are known.
+// paired gives the rates of some runs and their ratios to others' rates, for the turns with both.
 func paired(runs []result, others map[int]float64) (own, ratios []float64) {
 	for _, one := range runs {
 		if other := others[one.Turn]; other > 0 {
@@ -96,14 +95,14 @@ func paired(runs []result, others map[int]float64) (own, ratios []float64) {
 	return own, ratios
 }
 
-// percent and times show a ratio, cut off, not rounded: one that misses a goal does not look as
-// if it had reached it.
+// percent and times format a ratio, truncated and not rounded. A ratio below a goal must not look
+// as if it reached the goal.
 func percent(ratio float64) string { return fmt.Sprintf("%.1f%%", math.Floor(1000*ratio)/10) }
 func times(ratio float64) string   { return fmt.Sprintf("%.2f times", math.Floor(100*ratio)/100) }
 
-// soon holds the p99 of some runs to the goal, and says at what rate: -rate is for machines that
-// cannot take what is asked. Beside it stands what tells whose fault a miss is: the p99 of the
-// ideal binder in the same turns, and how many pairs a second the API server's ceiling is enough for.
+// soon compares the p99 of some runs with the goal, and names the rate, because -rate may be lower
+// on slow machines. Two figures beside it show the cause of a miss. They are the p99 of the ideal
+// binder in the same turns, and how many pairs per second the API server's ceiling allows.
 func (r report) soon(runs []result, turns int) verdict {
 	mode, claims := runs[0].Mode, runs[0].Claims
 	v := verdict{Goal: fmt.Sprintf("%s at %d/s, %d claims: p99 under %g s", mode, runs[0].Rate, claims, preboundP99)}
@@ -139,7 +138,7 @@ func waits(runs []result) map[int]float64 {
 	return found
 }
 
-// inOrder are the values of some turns, the first turn's first.
+// inOrder are the values by turn, the first turn's first.
 func inOrder(byTurn map[int]float64) []float64 {
 	var all []float64
 	for _, turn := range slices.Sorted(maps.Keys(byTurn)) {
@@ -148,12 +147,12 @@ func inOrder(byTurn map[int]float64) []float64 {
 	return all
 }
 
-// seconds shows a time, and perSecond a rate, cut off as percent does.
+// seconds formats a time, and perSecond a rate, truncated as in percent.
 func seconds(s float64) string   { return fmt.Sprintf("%.3f s", s) }
 func perSecond(n float64) string { return fmt.Sprintf("%.0f/s", math.Floor(n)) }
 
-// inTurns shows the median of what was found, what it is the median of, and whether that is
-// all the turns there were.
+// inTurns formats the median of the values with the values themselves. It says so where turns are
+// missing.
 func inTurns(found []float64, turns int, show func(float64) string) string {
 	text := show(median(found))
 	if len(found) > 1 {
@@ -169,7 +168,7 @@ func inTurns(found []float64, turns int, show func(float64) string) string {
 	return text
 }
 
-// median is the one in the middle, of an even number the mean of the two that are.
+// median is the middle value; for an even number, the mean of the two middle values.
 func median(all []float64) float64 {
 	sorted := slices.Sorted(slices.Values(all))
 	n := len(sorted)
@@ -183,7 +182,7 @@ func agreeing(runs []result) []result {
 	return slices.DeleteFunc(slices.Clone(runs), func(one result) bool { return !one.Agree })
 }
 
-// turns is how often all was measured.
+// turns is how often everything was measured.
 func (r report) turns() int {
 	last := 0
 	for _, one := range r.Results {
@@ -192,12 +191,12 @@ func (r report) turns() int {
 	return last
 }
 
-// sameKind says whether two runs are of the same binder, mode and size.
+// sameKind reports whether two runs have the same binder, mode and size.
 func (r result) sameKind(other result) bool {
 	return r.Subject == other.Subject && r.Mode == other.Mode && r.Claims == other.Claims
 }
 
-// runs are those of a binder, mode and size, one for each turn in which there was one.
+// runs are those of a binder, mode and size, one for each turn that has one.
 func (r report) runs(subject, mode string, claims int) []result {
 	var found []result
 	for _, one := range r.Results {
@@ -208,7 +207,7 @@ func (r report) runs(subject, mode string, claims int) []result {
 	return found
 }
 
-// rates are bindings a second by turn, of the runs that ended well.
+// rates are bindings per second by turn, of the runs that ended well.
 func rates(runs []result) map[int]float64 {
 	found := map[int]float64{}
 	for _, one := range agreeing(runs) {
@@ -217,8 +216,8 @@ func rates(runs []result) map[int]float64 {
 	return found
 }
 
-// ceilings are by turn the most bindings a second that the API server takes of some claims, each
-// of so many writes.
+// ceilings are, by turn, the most bindings per second that the API server allows for some claims,
+// with so many writes each.
 func (r report) ceilings(claims, writes int) map[int]float64 {
 	found := map[int]float64{}
 	for _, one := range r.Ceilings {

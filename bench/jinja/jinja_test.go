@@ -30,7 +30,7 @@ fusemount --ttl {{ params.ttl | default(ttl) }} \
 touch /pav/ready
 `
 
-// scenario is a template that both engines answer alike.
+// scenario is a template for which both engines give the same result.
 type scenario struct {
 	name, source string
 	want         string
@@ -128,8 +128,8 @@ func BenchmarkExecute(b *testing.B) {
 	}
 }
 
-// TestNotSlowerThanGonja holds the engine to the comparison: for each scenario
-// the best of three rounds of ours is no slower than the best of gonja's.
+// TestNotSlowerThanGonja compares, for each scenario, the best of three rounds of both engines.
+// Ours must not be slower.
 func TestNotSlowerThanGonja(t *testing.T) {
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) {

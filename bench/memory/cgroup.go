@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// errShared says that a process has no cgroup for itself.
+// errShared says that a process shares its cgroup with others.
 var errShared = errors.New("it shares its cgroup")
 
-// cgroup is where the kernel counts the memory of a process, and by what names.
+// cgroup is where the kernel counts the memory of a process, with the names of the files.
 type cgroup struct {
 	dir, usage, inactive string
 }
 
-// countedIn reads /proc/PID/cgroup. Where both versions are there, memory is counted by the
-// first if it has a hierarchy for that.
+// countedIn parses /proc/PID/cgroup. Where both versions exist, v1 counts memory if it has a
+// hierarchy for that.
 func countedIn(text string) cgroup {
 	g := cgroup{usage: "memory.current", inactive: "inactive_file"}
 	for line := range strings.Lines(text) {
@@ -35,8 +35,8 @@ func countedIn(text string) cgroup {
 	return g
 }
 
-// cgroupOf finds the cgroup of a process. It counts what the process alone uses only if
-// no other is in it, so that is looked at too.
+// cgroupOf finds the cgroup of a process. It returns errShared if other processes are in it,
+// because the cgroup then counts their memory too.
 func cgroupOf(pid int) (cgroup, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
@@ -53,9 +53,9 @@ func cgroupOf(pid int) (cgroup, error) {
 	return g, nil
 }
 
-// workingSet is what the kubelet says that a container uses, and by which it evicts: all
-// that is charged to its cgroup, the kernel's memory on its behalf too, less the pages of
-// files that have not been used again.
+// workingSet is the kubelet's figure for a container's memory, by which it evicts. That is all
+// memory charged to its cgroup, the kernel's included, less the pages of files that have not been
+// used again.
 func workingSet(pid int) (int64, error) {
 	g, err := cgroupOf(pid)
 	if err != nil {

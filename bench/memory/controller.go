@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// every is how often the controller is asked how far it is.
+	// every is the interval between checks of the controller's progress.
 	every = 100 * time.Millisecond
-	// afterwards is how long it is watched after it has come to rest: what collects
-	// its garbage has run twice by then.
+	// afterwards is how long the controller is watched after it has come to rest. By then its
+	// garbage collector has run twice.
 	afterwards = 20 * time.Second
 )
 
-// controller makes volumes, unless they are there, starts the controller twice, as
-// after a restart the cluster's caches are warm, and tells what it held and how long it
-// took until it had looked at every volume. Then it starts all there are, those that bind
-// and protect in Kubernetes' place too, as the embedded cluster runs it.
+// controller makes volumes, unless they exist, and starts the controller twice: after a restart the
+// cluster's caches are warm. It reports the memory and how long it took until every volume was
+// reconciled. Then it starts all controllers, including those that bind and protect in place of
+// Kubernetes' own, as the embedded cluster does.
 func (b *bench) controller(ctx context.Context, binary string, volumes int) error {
 	if err := b.install(ctx, binary); err != nil {
 		return err
@@ -104,8 +104,8 @@ func (b *bench) watchController(ctx context.Context, what, binary string, volume
 	return nil
 }
 
-// atRest waits until a controller has looked at every volume and has nothing left to
-// do. It tells nobody, so it is asked.
+// atRest waits until a controller has reconciled every volume and is idle. The controller sends no
+// event for that, so atRest polls.
 func atRest(ctx context.Context, metrics string, volumes int, began time.Time, ended <-chan error) (time.Duration, error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -133,7 +133,7 @@ func rests(page []byte, volumes int) bool {
 	return metric(page, "workqueue_depth") == 0 && metric(page, "controller_runtime_active_workers") == 0
 }
 
-// twoAddresses gives addresses of this machine that were free a moment ago.
+// twoAddresses gives addresses of this machine that were free just before.
 func twoAddresses() (first, second string, err error) {
 	var found []string
 	for range 2 {

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// name is that of the provisioner, the class and the namespace.
+	// name is the name of the provisioner, the class and the namespace.
 	name = "bench-memory"
 	// limit is how long a run may take.
 	limit = 20 * time.Minute
-	// controllerLimit and nodeLimit are what issue 4 asks for, in MiB.
+	// controllerLimit and nodeLimit are the limits that issue 4 sets, in MiB.
 	controllerLimit = 150
 	nodeLimit       = 40
 )
@@ -78,8 +78,8 @@ func run(ctx context.Context, args []string) error {
 	return usage
 }
 
-// end keeps what was measured, also where a part of it has failed, and says last whether
-// it is as asked.
+// end saves the report, even where a part of it has failed. Last it returns whether the limits are
+// kept.
 func (b *bench) end(err error, folder, kind string) error {
 	return errors.Join(err, b.report.save(folder, kind), b.report.verdict())
 }
@@ -87,7 +87,7 @@ func (b *bench) end(err error, folder, kind string) error {
 type bench struct {
 	client client.WithWatch
 	report report
-	// profile is the file for a heap's profile, empty for none.
+	// profile is the path for a heap profile, "" for none.
 	profile string
 }
 

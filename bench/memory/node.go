@@ -19,7 +19,7 @@ import (
 // perPod is how many of the volumes one pod uses.
 const perPod = 20
 
-// node has volumes staged, tells what the node agent held, and ends them.
+// node has volumes staged, reports the memory of the node agent, and removes the volumes.
 func (b *bench) node(ctx context.Context, pid, stages int, profiles string) error {
 	if pid == 0 {
 		return errors.New("give --pid, the process id of the node agent: tarn-cluster status shows it")
@@ -53,7 +53,7 @@ func (b *bench) node(ctx context.Context, pid, stages int, profiles string) erro
 	return nil
 }
 
-// stageAll makes claims, and pods that use them, and waits until those are Ready.
+// stageAll makes claims and pods that use them, and waits until the pods are Ready.
 func (b *bench) stageAll(ctx context.Context, stages int) error {
 	if _, _, err := b.makeProvisioner(ctx); err != nil {
 		return err
@@ -107,7 +107,7 @@ func user(first, end int) *corev1.Pod {
 	return p
 }
 
-// endAll deletes pods, then claims, and waits until stages and records are gone.
+// endAll deletes the pods, then the claims. It waits until stages and records are gone.
 func (b *bench) endAll(ctx context.Context, stages int) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// held is what a process has of memory, in bytes.
+// held is the memory of a process, in bytes.
 type held struct {
-	// Own is memory of its own now (RssAnon), All with the pages of its binary (VmRSS),
-	// Peak the most it ever had of that.
+	// Own is its own memory now (RssAnon), All includes the pages of its binary (VmRSS), and Peak
+	// is the highest VmRSS so far.
 	Own  int64 `json:"rssAnon"`
 	All  int64 `json:"vmRSS"`
 	Peak int64 `json:"vmHWM"`
-	// Set is what its container would be said to use; 0 if it has no cgroup of its own.
+	// Set is the working set of its container; 0 if it has no cgroup of its own.
 	Set int64 `json:"workingSet,omitempty"`
 }
 
@@ -52,8 +52,8 @@ func memoryOf(pid int) (held, error) {
 	return h, lines.Err()
 }
 
-// watchMost looks at a process ten times a second until ctx ends, and gives the most
-// that was seen of each.
+// watchMost measures a process ten times per second until ctx ends. It gives the highest value of
+// each figure.
 func watchMost(ctx context.Context, pid int) <-chan held {
 	most := make(chan held, 1)
 	go func() {
@@ -75,7 +75,7 @@ func watchMost(ctx context.Context, pid int) <-chan held {
 	return most
 }
 
-// get asks a process' own server.
+// get sends a request to a process' own server.
 func get(ctx context.Context, address, path string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, http.NoBody)
 	if err != nil {
@@ -92,7 +92,7 @@ func get(ctx context.Context, address, path string) ([]byte, error) {
 	return io.ReadAll(answer.Body)
 }
 
-// keepProfile writes a heap's profile, after a collection, to the file asked for.
+// keepProfile writes a heap profile, after a garbage collection, to the requested file.
 func (b *bench) keepProfile(ctx context.Context, address string) error {
 	if b.profile == "" || address == "" {
 		return nil
@@ -104,8 +104,8 @@ func (b *bench) keepProfile(ctx context.Context, address string) error {
 	return os.WriteFile(b.profile, data, 0o644)
 }
 
-// metric adds up the samples of a metric that have all the labels, each given as it is
-// printed: controller="provision".
+// metric sums the samples of a metric that have all the labels. A label is written as in the
+// output: controller="provision".
 func metric(page []byte, metricName string, labels ...string) float64 {
 	var sum float64
 	for line := range strings.Lines(string(page)) {

@@ -8,38 +8,37 @@ import (
 	"tarn.dev/tarn/bench/results"
 )
 
-// report is everything that was measured in one go.
+// report is the result of one call of the program.
 type report struct {
 	Began   time.Time       `json:"began"`
 	Machine results.Machine `json:"machine"`
 	Results []result        `json:"results"`
 }
 
-// result is what one process held, in bytes.
+// result is the memory of one process, in bytes.
 type result struct {
 	What string `json:"what"`
-	// Asked is the most it may hold.
+	// Asked is the most it may use.
 	Asked int64 `json:"asked"`
 	Now   held  `json:"now"`
 	Most  held  `json:"most"`
-	// Seconds is how long it took until all was done that it was watched for, 0 where
-	// it had nothing to do.
+	// Seconds is how long the watched work took; 0 where the process had no work.
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
-// add prints a result, and keeps it.
+// add prints a result and adds it.
 func (r *report) add(one result) {
 	one.print()
 	r.Results = append(r.Results, one)
 }
 
-// within says whether a process keeps to what is asked for, by each way of counting that
-// is its own alone. VmRSS is no such: it has the pages of the program.
+// within reports whether a process keeps its limit, by each figure that counts only its own memory.
+// VmRSS does not count, because it includes the pages of the program.
 func (one result) within() bool {
 	return max(one.Now.Own, one.Most.Own, one.Now.Set, one.Most.Set) <= one.Asked
 }
 
-// verdict is ErrMissed where one process held more than it may.
+// verdict is ErrMissed where a process used more than it may.
 func (r *report) verdict() error {
 	if slices.ContainsFunc(r.Results, func(one result) bool { return !one.within() }) {
 		return results.ErrMissed
@@ -47,7 +46,7 @@ func (r *report) verdict() error {
 	return nil
 }
 
-// save keeps the report beside the earlier ones.
+// save saves the report beside the earlier ones.
 func (r *report) save(folder, kind string) error {
 	if len(r.Results) == 0 {
 		return nil
@@ -55,7 +54,7 @@ func (r *report) save(folder, kind string) error {
 	return results.Save(folder, "memory-"+kind, r.Began, r)
 }
 
-// print shows what a process holds, by each way of counting, beside what it may.
+// print prints each figure of a process's memory beside its limit.
 func (one result) print() {
 	fmt.Printf("%s (asked: %.0f MiB)\n", one.What, mib(one.Asked))
 	verdict := func(bytes int64) string {

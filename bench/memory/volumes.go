@@ -22,8 +22,8 @@ import (
 // writers is how many volumes are made at once.
 const writers = 24
 
-// populate makes volumes as provisioning leaves them: claim and volume bound to each
-// other, and the record of it. It makes none where there are as many.
+// populate makes volumes as provisioning leaves them: claim and volume bound to each other, with a
+// record. It makes none if there are enough.
 func (b *bench) populate(ctx context.Context, volumes int) error {
 	claims := &metav1.PartialObjectMetadataList{}
 	claims.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
@@ -69,8 +69,8 @@ func (b *bench) populate(ctx context.Context, volumes int) error {
 	return nil
 }
 
-// makeProvisioner makes provisioner, class and namespace. Its volumes are created
-// without a pod, and staged by one that ends.
+// makeProvisioner makes provisioner, class and namespace. Its volumes are created without a pod,
+// and staged by a pod that ends.
 func (b *bench) makeProvisioner(ctx context.Context) (*pavv1.PavProvisioner, *storagev1.StorageClass, error) {
 	const staging = `{"podTemplate": {"spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [
 		{"name": "c", "image": "busybox:1.36", "command": ["sh", "-c", "mkdir /pav/volume && echo hello > /pav/volume/greeting"]}]}}}`
@@ -104,8 +104,7 @@ func newClaim(id string) *corev1.PersistentVolumeClaim {
 	}
 }
 
-// makeVolume makes one volume in four steps, as many writers do: claim, record,
-// volume, binding.
+// makeVolume makes one volume in four steps, as many writers do: claim, record, volume, binding.
 func (b *bench) makeVolume(ctx context.Context, p *pavv1.PavProvisioner, classJSON []byte, id string) error {
 	claim := newClaim(id)
 	claim.Labels = map[string]string{"app.kubernetes.io/name": "postgres", "app.kubernetes.io/instance": id}

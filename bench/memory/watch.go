@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// following lists and watches the objects of a list's kind, and goes on where the API server
-// ends a watch, as it does when it likes.
+// following lists and watches the objects of a list's kind. It resumes when the API server ends a
+// watch, which may happen at any time.
 func following(c client.WithWatch, list client.ObjectList, opts ...client.ListOption) *toolscache.ListWatch {
 	with := func(o metav1.ListOptions) []client.ListOption {
 		return append([]client.ListOption{&client.ListOptions{Raw: &o}}, opts...)
@@ -30,7 +30,7 @@ func following(c client.WithWatch, list client.ObjectList, opts ...client.ListOp
 	}
 }
 
-// await waits until one object is as wanted; kind is any of its kind.
+// await waits until one object is as wanted. kind is any object of its kind.
 func await[T client.Object](ctx context.Context, c client.WithWatch, kind T, list client.ObjectList, id, namespace string, is func(T) bool) error {
 	one := following(c, list, client.InNamespace(namespace), client.MatchingFields{"metadata.name": id})
 	_, err := watchtools.UntilWithSync(ctx, one, kind, nil, func(e watch.Event) (bool, error) {

@@ -1,6 +1,6 @@
-// Command pool measures, on the cluster of $KUBECONFIG, how soon claims are bound that
-// are served from a pool, at a rate, until it is empty; and how fast it fills up beside
-// plain provisioning of the same class. It knows the API alone.
+// Command pool measures, on the cluster of $KUBECONFIG, how soon claims served from a pool are
+// bound, at a fixed rate, until the pool is empty. It also measures how fast the pool fills,
+// compared with plain provisioning of the same class. It uses only the API.
 package main
 
 import (
@@ -28,7 +28,7 @@ const (
 	name      = "bench-pool"
 	namespace = "default"
 
-	// How soon a claim is to be Bound that the pool serves.
+	// The goals: how soon a claim served by the pool must be Bound.
 	askedP50, askedP99 = 30 * time.Millisecond, 200 * time.Millisecond
 )
 
@@ -69,9 +69,8 @@ func run(ctx context.Context, size, rate int, class string) error {
 	return errors.Join(err, b.clean(context.WithoutCancel(ctx)))
 }
 
-// measure fills a pool and empties it at the rate while nothing is made anew; fills it
-// again; empties it once more while it fills up behind; and makes as many volumes without
-// a pool.
+// measure fills a pool and empties it at the rate without replacement, and fills it again. Then it
+// empties it once more while the pool refills. Last it makes as many volumes without a pool.
 func (b *bench) measure(ctx context.Context, size, rate int) error {
 	set := b.set(size)
 	began := time.Now()
@@ -109,7 +108,7 @@ func (b *bench) measure(ctx context.Context, size, rate int) error {
 	return nil
 }
 
-// draw serves claims from the pool and prints how soon.
+// draw serves claims from the pool and prints how long they took.
 func (b *bench) draw(ctx context.Context, prefix, how string, size, rate int) error {
 	took, err := b.claims(ctx, prefix, size, rate)
 	if err != nil {
@@ -152,7 +151,7 @@ func (b *bench) set(size int) *tarnv1.PersistentVolumeSet {
 	}
 }
 
-// filled waits until the set has so many spares.
+// filled waits until the set has the given number of spares.
 func (b *bench) filled(ctx context.Context, size int) error {
 	w, err := b.client.Watch(ctx, &tarnv1.PersistentVolumeSetList{}, client.MatchingFields{"metadata.name": name})
 	if err != nil {
@@ -167,7 +166,7 @@ func (b *bench) filled(ctx context.Context, size int) error {
 	return fmt.Errorf("the pool was not filled: %w", ctx.Err())
 }
 
-// claims makes claims at a rate and gives how long each took to be Bound.
+// claims makes claims at a rate and gives how long each took until Bound.
 func (b *bench) claims(ctx context.Context, prefix string, n, rate int) ([]time.Duration, error) {
 	w, err := b.client.Watch(ctx, &corev1.PersistentVolumeClaimList{}, client.InNamespace(namespace), client.MatchingLabels{"bench": name})
 	if err != nil {
@@ -221,8 +220,7 @@ func (b *bench) order(ctx context.Context, prefix string, n, rate int) error {
 	return nil
 }
 
-// clean deletes the set and the claims, and waits until the claims and their volumes
-// are gone.
+// clean deletes the set and the claims. It waits until the claims and their volumes are gone.
 func (b *bench) clean(ctx context.Context) error {
 	set := &tarnv1.PersistentVolumeSet{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	claims := &corev1.PersistentVolumeClaim{}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// clusterName is the one cluster the benchmark has at a time.
+// clusterName is the benchmark's cluster; there is one at a time.
 const clusterName = "tarn-bench-protect"
 
 // measure does one run on a cluster of its own.
@@ -20,7 +20,7 @@ func measure(ctx context.Context, program string, one subject, claims, pods int)
 		_, err := command(context.Background(), program, "down")
 		return err
 	}
-	if err := down(); err != nil { // one that an interrupted run has left is not fresh
+	if err := down(); err != nil { // an interrupted run's cluster is not fresh
 		return r, err
 	}
 	defer func() { err = errors.Join(err, down()) }()
@@ -46,7 +46,7 @@ func measure(ctx context.Context, program string, one subject, claims, pods int)
 	return b.deletion(ctx, one.name)
 }
 
-// command runs tarn-cluster for the cluster and gives what it prints.
+// command runs tarn-cluster for the cluster and returns its output.
 func command(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, append(args, "--name="+clusterName)...)
 	var complaint strings.Builder

@@ -15,28 +15,28 @@ import (
 
 const (
 	name = "bench-protect"
-	// namespace holds claims and pods.
+	// namespace contains the claims and pods.
 	namespace = "default"
 	image     = "busybox:1.36"
-	// atOnce is how many requests are under way at a time.
+	// atOnce is how many requests run in parallel.
 	atOnce = 16
-	// patience is what every step may take.
+	// patience is how long each step may take.
 	patience = 5 * time.Minute
 )
 
-// result is what came of one run. Times are in seconds.
+// result is the result of one run. Times are in seconds.
 type result struct {
 	Subject string `json:"subject"`
 	Claims  int    `json:"claims"`
 	Pods    int    `json:"pods"`
-	// Asked is how long it took to ask for all deletions, Seconds how long from the first
-	// of them until all claims were gone that no pod uses, and Lists how often anybody
-	// has listed the pods of a namespace meanwhile.
+	// Asked is how long it took to request all deletions. Seconds is the time from the first
+	// request until all unused claims were gone. Lists is how often any client listed the pods of a
+	// namespace meanwhile.
 	Asked   float64 `json:"askedSeconds"`
 	Seconds float64 `json:"seconds"`
 	Lists   int     `json:"podLists"`
-	// UsedSeconds and UsedLists are of the claims that pods use, from when the pods were
-	// asked to go.
+	// UsedSeconds and UsedLists are for the claims that pods use, from the request to delete the
+	// pods.
 	UsedSeconds float64 `json:"usedSeconds"`
 	UsedLists   int     `json:"usedPodLists"`
 }
@@ -44,13 +44,13 @@ type result struct {
 // bench is one run on a cluster of its own.
 type bench struct {
 	client *kubernetes.Clientset
-	// claims are the names of all, those that pods use first.
+	// claims are the names of all claims; those that pods use come first.
 	claims []string
 	pods   int
 }
 
-// deletion makes volumes, claims and pods, waits until all is bound and runs, and times
-// the deletion.
+// deletion makes volumes, claims and pods, waits until all are bound and running, and times the
+// deletion.
 func (b *bench) deletion(ctx context.Context, subject string) (result, error) {
 	r := result{Subject: subject, Claims: len(b.claims) - b.pods, Pods: b.pods}
 	if err := b.prepare(ctx); err != nil {
@@ -95,8 +95,8 @@ func (b *bench) deletion(ctx context.Context, subject string) (result, error) {
 	return r, err
 }
 
-// prepare makes all there is to delete. The volumes are written by hand and kept, so
-// that nothing is created or destroyed but objects.
+// prepare makes the objects to delete. The volumes are written by hand, with policy Retain, so that
+// only objects are created and deleted.
 func (b *bench) prepare(ctx context.Context) error {
 	storage := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -141,7 +141,7 @@ func podOf(claim string) *corev1.Pod {
 	}}
 }
 
-// each does something for every name, some at once.
+// each calls do for every name, some in parallel.
 func each(ctx context.Context, names []string, do func(string) error) error {
 	failed := make([]error, len(names))
 	workqueue.ParallelizeUntil(ctx, atOnce, len(names), func(i int) { failed[i] = do(names[i]) })

@@ -1,8 +1,8 @@
-// Command protect measures what it costs to delete a thousand claims of one namespace at
-// once beside fifty pods that use as many more: how long until they are gone, and how
-// often the pods were listed for it. By Tarn's protection, and by Kubernetes' own with
-// its default flags and with its rate limits lifted, each on a fresh cluster of this
-// machine. It knows clusters by tarn-cluster's command line and the API alone.
+// Command protect measures the deletion of a thousand claims of one namespace at once, beside fifty
+// pods that use as many more. It measures how long it takes until they are gone, and how often the
+// pods are listed for it. It compares Tarn's protection with Kubernetes' own, with default flags
+// and with lifted rate limits. Each run has a fresh cluster of this machine. It uses only
+// tarn-cluster's command line and the API.
 package main
 
 import (
@@ -19,16 +19,16 @@ import (
 	"tarn.dev/tarn/bench/results"
 )
 
-// What Tarn must reach with a thousand claims and fifty pods.
+// The goals for Tarn with a thousand claims and fifty pods.
 const (
 	mostLists   = 20
 	mostSeconds = 20
 )
 
-// subject is one who protects.
+// subject is a protection controller to measure.
 type subject struct {
 	name string
-	// up are the arguments of tarn-cluster that put it in charge.
+	// up are the arguments of tarn-cluster that select this controller.
 	up []string
 }
 
@@ -39,7 +39,7 @@ var subjects = []subject{
 	{name: "default", up: []string{"--protection=kubernetes"}},
 }
 
-// report is everything that was measured in one go.
+// report is the result of one call of the program.
 type report struct {
 	Began   time.Time       `json:"began"`
 	Machine results.Machine `json:"machine"`
@@ -71,7 +71,7 @@ func run(ctx context.Context, program string, only []string, claims, pods int, f
 		}
 		fmt.Fprintf(os.Stderr, "%s  %d claims, protected by %s\n", time.Now().Format(time.TimeOnly), claims, name)
 		found, err := measure(ctx, program, one, claims, pods)
-		if err != nil { // one run that fails takes nothing from the others
+		if err != nil { // a run that fails does not affect the others
 			failed = append(failed, fmt.Errorf("%s: %w", name, err))
 			continue
 		}
@@ -92,7 +92,7 @@ func named(name string) (subject, error) {
 	return subject{}, fmt.Errorf("subject %q: use any of tarn, lifted, default", name)
 }
 
-// print shows a report, and says whether a goal is missed.
+// print prints a report, and returns whether a goal is missed.
 func (r report) print() (missed bool) {
 	fmt.Printf("%d processors, load before %s; %s; %s\n\n", r.Machine.Processors, r.Machine.Load, r.Machine.Kubernetes, r.Machine.Tarn)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
@@ -100,7 +100,7 @@ func (r report) print() (missed bool) {
 	for _, one := range r.Results {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%.1f s\t%.1f s\t%d\t%.1f s\t%d\n", one.Subject, one.Claims, one.Pods, one.Asked, one.Seconds, one.Lists, one.UsedSeconds, one.UsedLists)
 	}
-	_ = w.Flush() // as with the prints: who reads is gone
+	_ = w.Flush() // as with the prints: there is no reader any more
 	for _, one := range r.Results {
 		if one.Subject != "tarn" || one.Claims != 1000 || one.Pods != 50 {
 			continue
@@ -114,7 +114,7 @@ func (r report) print() (missed bool) {
 	return missed
 }
 
-// save keeps a report beside the earlier ones.
+// save saves a report beside the earlier ones.
 func (r report) save(folder string) error {
 	if len(r.Results) == 0 {
 		return nil

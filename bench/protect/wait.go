@@ -40,7 +40,8 @@ func reached[O interface {
 	return nil
 }
 
-// gone waits until n claims have gone since a version, and gives the version of the last.
+// gone waits until n claims have been deleted since a version. It gives the version of the last
+// deletion.
 func (b *bench) gone(ctx context.Context, since string, n int) (string, error) {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
@@ -62,8 +63,8 @@ func (b *bench) gone(ctx context.Context, since string, n int) (string, error) {
 	return o.GetResourceVersion(), nil
 }
 
-// podLists is how often anybody has listed the pods of one namespace. The controllers
-// have a watch of all namespaces, so lists of one are made to be sure.
+// podLists is how often clients have listed the pods of one namespace. The controllers watch all
+// namespaces, so a list of one namespace is a deliberate check before a removal.
 func (b *bench) podLists(ctx context.Context) (int, error) {
 	text, err := b.client.RESTClient().Get().AbsPath("/metrics").SetHeader("Accept", "text/plain").DoRaw(ctx)
 	if err != nil {
@@ -83,7 +84,7 @@ func (b *bench) podLists(ctx context.Context) (int, error) {
 	return lists, nil
 }
 
-// listedSince is how many lists there were since a count, which is brought up to now.
+// listedSince is the number of lists since count, which it updates.
 func (b *bench) listedSince(ctx context.Context, count *int) (int, error) {
 	now, err := b.podLists(ctx)
 	since := now - *count

@@ -12,29 +12,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is where it was measured.
+// Machine describes the machine of a measurement.
 type Machine struct {
 	Processor  string `json:"processor"`
 	Processors int    `json:"processors"`
 	Memory     string `json:"memory"`
 	Kernel     string `json:"kernel"`
-	// Load is the machine's load average of the last minute before the first run: what
-	// is much over 0 was somebody else's.
+	// Load is the machine's load average of the last minute before the first run. Much more than 0
+	// means that other programs were running.
 	Load string `json:"loadBefore"`
-	// NewPage is what a page of memory costs a process that writes to it first, in
-	// nanoseconds. It was 17,000 on a virtual machine that computed at the usual speed and
-	// started pods at less than half of it.
+	// NewPage is the cost of the first write to a page of memory, in nanoseconds. It was 17,000 on
+	// a virtual machine that computed at the usual speed but started pods at less than half of it.
 	NewPage int64 `json:"newPageNanoseconds"`
-	// HugePages is whether the kernel gives a process memory by 2 MiB, where that costs
-	// less: always, madvise (only where it is asked to) or never.
+	// HugePages says whether the kernel gives processes memory by 2 MiB, which can lower that cost:
+	// always, madvise (only on request) or never.
 	HugePages  string `json:"hugePages"`
 	Go         string `json:"go"`
 	Kubernetes string `json:"kubernetes"`
 	Tarn       string `json:"tarn"`
 }
 
-// ThisMachine is the one this runs on. The programs say which Kubernetes and which Tarn are
-// measured; without a tarn it is the one beside tarn-cluster.
+// ThisMachine describes this machine. The programs report the measured versions of Kubernetes and
+// Tarn. An empty tarn means the one beside tarn-cluster.
 func ThisMachine(ctx context.Context, cluster, tarn string) Machine {
 	load, _, _ := strings.Cut(firstLine("/proc/loadavg", ""), " ")
 	if tarn == "" {
@@ -71,7 +70,7 @@ func hugePages() string {
 	return word
 }
 
-// says is the first line a program prints.
+// says is the first line of a program's output.
 func says(ctx context.Context, program string, args ...string) string {
 	out, err := exec.CommandContext(ctx, program, args...).Output()
 	if err != nil {
@@ -81,8 +80,8 @@ func says(ctx context.Context, program string, args ...string) string {
 	return line
 }
 
-// firstLine is what follows a prefix in the first line of a file that begins with it;
-// empty where there is none.
+// firstLine is the rest of the first line in a file that begins with a prefix; "" where there is
+// none.
 func firstLine(path, prefix string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package results keeps what the benchmarks have measured, as JSON beside this file. It
-// must not know what that is.
+// Package results saves the results of the benchmarks, as JSON beside this file. It must not know
+// their content.
 package results
 
 import (
@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// ErrMissed says that a goal was measured and not reached. It is told last, when everything is
-// measured, printed and kept.
+// ErrMissed says that a measured goal was not reached. Programs return it last, when everything is
+// measured, printed and saved.
 var ErrMissed = errors.New("a goal is not reached")
 
-// Save writes a report beside the earlier ones of its kind, under the moment it began,
-// and says where on standard error. An empty folder keeps nothing.
+// Save writes a report beside the earlier ones of its kind, named by the time it began. It prints
+// the path on standard error. With an empty folder it saves nothing.
 func Save(folder, kind string, began time.Time, report any) error {
 	if folder == "" {
 		return nil

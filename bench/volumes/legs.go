@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// apart is how much later than another a watch may tell of what was there before: both count
-// as told together then. What comes later still is no sight of when something happened, but
-// of an Event that the kubelet kept back, or of a watch that had been ended.
+// apart is how much later than another a watch may report an earlier change; both then count as
+// simultaneous. A still later report does not tell the time of the change. The kubelet delayed that
+// Event, or a watch had ended.
 const apart = 20 * time.Millisecond
 
-// places gives when each end of a leg was reached in a round; the zero time where no watch
-// told of it in its place, which is before the next end that was seen.
+// places gives the time of each end of a leg in a round. The time is zero where no watch reported
+// the end in its place, before the next end that was seen.
 func places(r round, first map[string]time.Time) []time.Time {
 	at := make([]time.Time, len(way))
 	least, next := r.bound, r.ready
@@ -49,16 +49,16 @@ func latest(x, y time.Time) time.Time {
 	return x
 }
 
-// tally is what is known of one leg from all rounds.
+// tally sums up one leg over all rounds.
 type tally struct {
 	seen   int           // rounds in which its end was seen
-	until  time.Duration // from the start to its end, in all of those
+	until  time.Duration // from the start to its end, over those rounds
 	rounds int           // rounds in which both ends were seen
-	took   time.Duration // in all of those
+	took   time.Duration // the leg's time, over those rounds
 }
 
-// count takes all rounds together. What lies between two ends that were seen, with one
-// between them that was not, is in no leg.
+// count sums up all rounds. Where an end was not seen, the time between its neighbours belongs to
+// no leg.
 func count(rounds []round, first map[string]time.Time) (all []tally, inNone time.Duration) {
 	all = make([]tally, len(way))
 	for _, r := range rounds {
@@ -83,9 +83,9 @@ func count(rounds []round, first map[string]time.Time) (all []tally, inNone time
 	return all, inNone
 }
 
-// legs are the legs on average over the rounds in which they were measured, and how much of
-// a round is in none, in seconds. sandbox is what the runtime takes for one, 0 where the
-// kubelet does not say.
+// legs are the average legs over the rounds in which they were measured, and the average time
+// outside all legs, in seconds. sandbox is the runtime's time for a sandbox; 0 where the kubelet
+// does not report it.
 func legs(rounds []round, first map[string]time.Time, sandbox time.Duration) (all []legTook, inNoLeg float64) {
 	tallies, inNone := count(rounds, first)
 	for i, l := range way {
@@ -100,8 +100,9 @@ func legs(rounds []round, first map[string]time.Time, sandbox time.Duration) (al
 	return all, inNone.Seconds() / float64(len(rounds))
 }
 
-// split parts the runtime's work on a sandbox from the kubelet's loops before it. What ends
-// the loops is told by nobody, but known where both legs together and the sandbox are.
+// split separates the runtime's work on a sandbox from the kubelet's loops before it. No object
+// reports the end of the loops. It follows from the time of both legs together and that of the
+// sandbox.
 func split(one legTook, sandbox time.Duration) []legTook {
 	loops, work := one, one
 	loops.Whose, loops.What = "kubelet", one.What+": the kubelet's loops until its volumes are mounted"
@@ -119,7 +120,7 @@ func split(one legTook, sandbox time.Duration) []legTook {
 	return []legTook{loops, work}
 }
 
-// mean is in seconds; nil of none.
+// mean is in seconds; nil without values.
 func mean(sum time.Duration, of int) *float64 {
 	if of == 0 {
 		return nil
@@ -128,7 +129,7 @@ func mean(sum time.Duration, of int) *float64 {
 	return &m
 }
 
-// printWay prints the legs, and whether they add up.
+// printWay prints the legs, and whether their sum is the total.
 func printWay(out io.Writer, o *oneByOne) {
 	fmt.Fprintf(out, "where the time goes, in ms, on average over so many rounds\n  %8s %6s  %8s %6s  %s\n", "takes", "rounds", "until", "rounds", "whose")
 	addUp := true

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// roundA is the round of oneWay, whose ends lie so many ms from each other.
+// roundA is a round of oneWay, with its ends the given milliseconds apart.
 func roundA(began time.Time) round {
 	return round{id: "a", began: began, bound: began.Add(750 * time.Millisecond), ready: began.Add(1900 * time.Millisecond)}
 }
@@ -23,7 +23,7 @@ var tookA = map[string]time.Duration{
 	"user scheduled": 70, "user taken on": 20, "stage": 160, "staging": 50, "staging Pulled": 250, "staging Started": 100, "staged": 50, "user Pulled": 250, "user Started": 100, "ready": 100,
 }
 
-// legOf is which leg has an end.
+// legOf is the index of the leg with the given end.
 func legOf(end string) int {
 	return slices.IndexFunc(way, func(l leg) bool { return l.end == end })
 }
@@ -100,7 +100,8 @@ func TestWhatIsToldALittleLateCountsAsToldWithWhatCameAfter(t *testing.T) {
 	}
 }
 
-// All Events of a run came a second late once, and the legs before them seemed to last until Bound or Ready.
+// In one run, all Events came a second late. The legs before them then seemed to last until Bound
+// or Ready.
 func TestEventsThatTheKubeletKeptBackTakeNothingFromWhatCameBeforeThem(t *testing.T) {
 	began := time.Now()
 	first := oneWay(began).firsts()
@@ -123,7 +124,8 @@ func TestEventsThatTheKubeletKeptBackTakeNothingFromWhatCameBeforeThem(t *testin
 	}
 }
 
-// someSaw are three rounds alike, but of one nobody saw that the creation pod started, and of none that the user's did.
+// someSaw are three similar rounds. In one, no watch saw the creation pod start; in none was the
+// user pod's start seen.
 func someSaw(began time.Time) ([]round, map[string]time.Time) {
 	first := oneWay(began).firsts()
 	delete(first, "a user "+started)

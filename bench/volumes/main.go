@@ -1,6 +1,6 @@
-// Command volumes measures, on the cluster of $KUBECONFIG, how long a claim and a pod
-// take with a volume made of pods (one to create, one to stage), beside what the same
-// cluster takes for a pod without any volume. It knows the API alone.
+// Command volumes measures, on the cluster of $KUBECONFIG, how long a claim and a pod take with a
+// volume made by pods: one creates it, one stages it. It compares that with a pod without a volume
+// on the same cluster. It uses only the API.
 package main
 
 import (
@@ -127,8 +127,8 @@ func (b *bench) measure(ctx context.Context, rounds, batch, window int) error {
 	return b.timeAtOnce(ctx, batch, window)
 }
 
-// timeOneByOne times claims and pods one at a time, beside pods without a volume, and tells
-// where the time went.
+// timeOneByOne times claims and pods one at a time, beside pods without a volume. It reports where
+// the time was spent.
 func (b *bench) timeOneByOne(ctx context.Context, rounds int) error {
 	watching, enough := context.WithCancel(ctx)
 	defer enough()
@@ -172,8 +172,8 @@ func (b *bench) timeOneByOne(ctx context.Context, rounds int) error {
 	return nil
 }
 
-// timeAtOnce makes claims and pods all at once, or no more than a window of them before
-// others are Ready, and times each from the start of all.
+// timeAtOnce makes claims and pods all at once, or at most a window of them that are not yet Ready.
+// It times each from the start of all.
 func (b *bench) timeAtOnce(ctx context.Context, batch, window int) error {
 	type outcome struct {
 		took time.Duration
@@ -216,8 +216,8 @@ func (b *bench) barePod(ctx context.Context, id string) (time.Duration, error) {
 	return b.start(ctx, pod(id), time.Now())
 }
 
-// volumePod makes a claim and its pod together, and gives when the claim was Bound and
-// the pod Ready, both counted from began.
+// volumePod makes a claim and its pod together. It gives when the claim was Bound and the pod
+// Ready, both counted from began.
 func (b *bench) volumePod(ctx context.Context, id string, began time.Time) (bound, ready time.Duration, err error) {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: id},

@@ -8,8 +8,8 @@ import (
 	"tarn.dev/tarn/bench/results"
 )
 
-// What Tarn must reach: the p50 of one claim and pod at a time, in seconds, and how many of
-// some that are made at once are Ready in a second.
+// The goals for Tarn: the p50 of one claim and pod at a time, in seconds, and how many pods made at
+// once become Ready per second.
 const (
 	askedBound = 0.9
 	askedReady = 1.8
@@ -17,7 +17,7 @@ const (
 	askedRate  = 1.2
 )
 
-// report is everything that was measured in one go. All times are in seconds.
+// report is the result of one call of the program. All times are in seconds.
 type report struct {
 	Began    time.Time       `json:"began"`
 	Machine  results.Machine `json:"machine"`
@@ -26,18 +26,17 @@ type report struct {
 	Verdicts []verdict       `json:"verdicts"`
 }
 
-// oneByOne is what one claim and pod take, beside a pod without a volume.
+// oneByOne is how long one claim and pod take, beside a pod without a volume.
 type oneByOne struct {
 	Rounds int    `json:"rounds"`
 	Bare   spread `json:"podWithoutVolumeReady"`
 	Bound  spread `json:"claimBound"`
 	Ready  spread `json:"podReady"`
-	// Legs are where the time until Ready goes, on average, in their order. That the claim
-	// is Bound ends the one that says so.
+	// Legs are the parts of the time until Ready, on average, in order. One of them ends when the
+	// claim is Bound.
 	Legs []legTook `json:"legs"`
-	// InNoLeg is how much of a round, on average, lies beside an end that was not seen.
-	// Each leg as often as it was measured, and this in every round, are what was measured
-	// until Ready.
+	// InNoLeg is the average time of a round next to an end that was not seen. The legs, each
+	// weighted by its rounds, and InNoLeg add up to the time until Ready.
 	InNoLeg float64 `json:"inNoLeg"`
 }
 
@@ -45,18 +44,18 @@ type oneByOne struct {
 type legTook struct {
 	Whose string `json:"whose"`
 	What  string `json:"what"`
-	// Seconds is the average over the rounds in which both ends were seen, of which there
-	// were Rounds; null where there were none.
+	// Seconds is the average over the rounds in which both ends were seen; Rounds is their number.
+	// It is null without such rounds.
 	Seconds *float64 `json:"seconds"`
 	Rounds  int      `json:"rounds"`
-	// Until is when the end was reached, from the start, on average over the rounds in
-	// which it was seen, of which there were Seen; null where there were none.
+	// Until is the time from the start to the end of the leg. It is the average over the rounds in
+	// which the end was seen; Seen is their number. It is null without such rounds.
 	Until *float64 `json:"until"`
 	Seen  int      `json:"seen"`
 	Bound bool     `json:"bound,omitempty"`
 }
 
-// atOnce is what many take that are made together.
+// atOnce is how long many take that are made together.
 type atOnce struct {
 	Claims int     `json:"claims"`
 	Window int     `json:"window"`
@@ -70,7 +69,7 @@ type spread struct {
 	Max float64 `json:"max"`
 }
 
-// verdict is a figure beside the one that is asked for.
+// verdict is a figure and its goal.
 type verdict struct {
 	What    string  `json:"what"`
 	Is      float64 `json:"is"`
@@ -78,7 +77,7 @@ type verdict struct {
 	Reached bool    `json:"reached"`
 }
 
-// judge holds a figure against the most that it may be, and prints it.
+// judge compares a figure with the most that it may be, and prints it.
 func (r *report) judge(what string, is, asked float64) {
 	v := verdict{what, is, asked, is <= asked}
 	r.Verdicts = append(r.Verdicts, v)
@@ -89,7 +88,7 @@ func (r *report) judge(what string, is, asked float64) {
 	fmt.Printf("  %s: %s, %.2f of at most %.2f s\n", word, what, is, asked)
 }
 
-// save keeps the report beside the earlier ones.
+// save saves the report beside the earlier ones.
 func (r *report) save(folder string) error {
 	if r.OneByOne == nil && r.AtOnce == nil {
 		return nil

@@ -11,9 +11,9 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// trace makes one claim and pod and prints every change of an object on the way, with
-// the time since the first request and since the line before, in milliseconds. The
-// wall clock stands beside it, so that the logs of components can be laid alongside.
+// trace makes one claim and pod and prints every change of their objects. Each line has the
+// milliseconds since the first request and since the previous line. It also has the wall clock, so
+// that it can be compared with the logs of components.
 func (b *bench) trace(ctx context.Context, id string) error {
 	watching, enough := context.WithCancel(ctx)
 	defer enough()
@@ -38,8 +38,8 @@ func (b *bench) trace(ctx context.Context, id string) error {
 	return s.whole()
 }
 
-// describe says in a line what state an object is in; empty where the line would be
-// about none of those on the way.
+// describe gives an object's state as one line; "" for an object or state that does not matter
+// here.
 func describe(s seen) string {
 	gone := ""
 	if s.gone {

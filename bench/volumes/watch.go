@@ -19,9 +19,9 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 )
 
-// follow fills the list, and tells every change since. It goes on where the API server ends
-// a watch, as it does when it likes: what changed in between is told then, which is up to a
-// second late where the watch was that young.
+// follow fills the list, and then reports every later change. It resumes when the API server ends a
+// watch, which may happen at any time. Changes in between are reported then, up to a second late if
+// the watch had just begun.
 func follow(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
 	if err := c.List(ctx, list, opts...); err != nil {
 		return nil, fmt.Errorf("looking at %T: %w", list, err)
@@ -29,14 +29,14 @@ func follow(ctx context.Context, c client.WithWatch, list client.ObjectList, opt
 	from := func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 		w, err := c.Watch(ctx, list, append(slices.Clone(opts), &client.ListOptions{Raw: &o})...)
 		if err != nil && ctx.Err() != nil {
-			return nil, io.EOF // it is not wanted any more, which is nothing to complain of
+			return nil, io.EOF // the caller has stopped it, so this is not an error
 		}
 		return w, err
 	}
 	return watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{WatchFuncWithContext: from})
 }
 
-// until reads a watch until it tells what is wanted.
+// until reads a watch until wanted returns true.
 func until(w watch.Interface, wanted func(watch.Event) bool) error {
 	for e := range w.ResultChan() {
 		if e.Type == watch.Error {
@@ -49,7 +49,7 @@ func until(w watch.Interface, wanted func(watch.Event) bool) error {
 	return errors.New("it was not told in time")
 }
 
-// await watches one object until it is as wanted, and gives the time it was.
+// await watches one object until it is as wanted, and gives the time of that.
 func await[T client.Object](ctx context.Context, c client.WithWatch, list client.ObjectList, id, ns string, is func(T) bool) (time.Time, error) {
 	w, err := follow(ctx, c, list, client.InNamespace(ns), client.MatchingFields{"metadata.name": id})
 	if err != nil {
@@ -75,7 +75,7 @@ func await[T client.Object](ctx context.Context, c client.WithWatch, list client
 	return time.Now(), nil
 }
 
-// gone waits until the provisioner is gone, as the next run makes one of its name.
+// gone waits until the provisioner is gone, because the next run makes one with the same name.
 func (b *bench) gone(ctx context.Context) error {
 	list := &pavv1.PavProvisionerList{}
 	w, err := follow(ctx, b.client, list, client.MatchingFields{"metadata.name": name})

@@ -22,14 +22,14 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// asking is a watch that was asked for, of a list's kind and from a version on.
+// asking is a request for a watch: a list's kind and a first version.
 type asking struct {
 	*watch.FakeWatcher
 	kind, from string
 }
 
-// server has some objects in version 1 of its lists, and watches that a test tells what to
-// tell, and ends.
+// server has some objects in version 1 of its lists. The test sends events to its watches and ends
+// them.
 func server(there ...runtime.Object) (client.WithWatch, <-chan asking) {
 	asked := make(chan asking)
 	return interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
@@ -50,8 +50,8 @@ func server(there ...runtime.Object) (client.WithWatch, <-chan asking) {
 	}), asked
 }
 
-// ended lets a watch tell of one change in version 2, ends it, and gives the one that was
-// asked for in its place.
+// ended lets a watch report one change in version 2 and ends it. It gives the watch that replaces
+// it.
 func ended(t *testing.T, asked <-chan asking, first asking, change client.Object) asking {
 	t.Helper()
 	change.SetResourceVersion("2")
@@ -79,7 +79,7 @@ func TestAnObjectIsAwaitedThoughTheAPIServerEndsTheWatch(t *testing.T) {
 			result <- err
 		}()
 		next := ended(t, asked, <-asked, podIn(corev1.PodPending))
-		next.Delete(podIn(corev1.PodRunning)) // as it was before its end
+		next.Delete(podIn(corev1.PodRunning)) // as before its end
 		synctest.Wait()
 		select {
 		case err := <-result:

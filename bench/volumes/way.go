@@ -20,16 +20,15 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// leg is a part of the way from a claim to its Ready pod. It ends with the first sight
-// of something, and the next begins there, so that they add up to what was measured where
-// every end was seen.
+// leg is a part of the way from a claim to its Ready pod. It ends when something is first seen, and
+// the next leg begins there. The legs therefore add up to the total, if every end was seen.
 type leg struct {
 	end string
-	// whose it is, and what is done.
+	// whose names the component at work, and what names its work.
 	whose, what string
-	// sandbox says that it is two things: the kubelet's wait for the pod's volumes, and
-	// the runtime's work on the pod's sandbox. Objects do not tell them apart; how long
-	// the runtime takes for a sandbox is the kubelet's own count.
+	// sandbox says that the leg has two parts: the kubelet's wait for the pod's volumes, and the
+	// runtime's work on the pod's sandbox. Objects do not separate them. The kubelet's metrics say
+	// how long the runtime takes.
 	sandbox bool
 }
 
@@ -59,13 +58,13 @@ var way = []leg{
 	{end: readyEnd, whose: "kubelet", what: "pod Ready"},
 }
 
-// round is one claim and its pod, by their name.
+// round is one claim and its pod, by their id.
 type round struct {
 	id                  string
 	began, bound, ready time.Time
 }
 
-// sights are objects, as watches told of them.
+// sights are objects as watches reported them.
 type sights struct {
 	mu   sync.Mutex
 	all  []seen
@@ -78,7 +77,7 @@ type seen struct {
 	gone   bool
 }
 
-// watch notes every change of what lies on the way until ctx ends.
+// watch records every change of the objects on the way until ctx ends.
 func (b *bench) watch(ctx context.Context) (*sights, error) {
 	s := &sights{}
 	for _, list := range []client.ObjectList{
@@ -106,7 +105,7 @@ func (s *sights) note(w watch.Interface) {
 	}
 }
 
-// whole is an error where a watch ended that cannot go on.
+// whole returns an error if a watch ended that cannot resume.
 func (s *sights) whole() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,15 +115,15 @@ func (s *sights) whole() error {
 	return nil
 }
 
-// inOrder is all that was told until now, as it was told.
+// inOrder is everything reported until now, in order.
 func (s *sights) inOrder() []seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedStableFunc(slices.Values(s.all), func(x, y seen) int { return x.at.Compare(y.at) })
 }
 
-// firsts gives when each end of a leg was first seen, as ID END, of the claims and pods
-// with an id. What tells whose an object is may have come later than the object.
+// firsts gives when each end of a leg was first seen, with key ID END, for the claims and pods with
+// an id. An object may be reported before the one that reveals its owner.
 func (s *sights) firsts() map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +138,7 @@ func (s *sights) firsts() map[string]time.Time {
 	for _, of := range []func(seen){
 		func(s seen) { noteOwners(s, ids, see) }, func(s seen) { noteStage(s, ids, see) }, func(s seen) { notePod(s, ids, see) },
 		func(s seen) {
-			// By uid, as an earlier run had pods of the same names.
+			// By uid, because an earlier run had pods with the same names.
 			if e, ok := s.object.(*corev1.Event); ok && ids[string(e.InvolvedObject.UID)] != "" {
 				see(s.at, ids[string(e.InvolvedObject.UID)], e.Reason)
 			}
@@ -211,8 +210,8 @@ func notePod(s seen, ids map[string]string, see noting) {
 	}
 }
 
-// sandboxes gives how many pods' sandboxes the cluster's runtimes have made, and the
-// time that took, as the kubelets count it.
+// sandboxes gives how many pod sandboxes the cluster's runtimes have made, and the total time, as
+// the kubelets count it.
 func sandboxes(ctx context.Context, c client.Client, config *rest.Config) (count float64, took time.Duration, err error) {
 	nodes := &corev1.NodeList{}
 	if err := c.List(ctx, nodes); err != nil {
@@ -243,7 +242,7 @@ func sandboxes(ctx context.Context, c client.Client, config *rest.Config) (count
 	return count, took, nil
 }
 
-// sample is the value of a metric on a page, 0 where it is not there.
+// sample is the value of a metric on a page; 0 where it is missing.
 func sample(page, metric string) float64 {
 	for line := range strings.Lines(page) {
 		if text, ok := strings.CutPrefix(line, metric); ok {

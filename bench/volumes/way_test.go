@@ -15,8 +15,8 @@ import (
 
 func uidOf(pod string) types.UID { return types.UID("uid of " + pod) }
 
-// oneWay is what watches tell of one claim, each n ms after the start. The volume is told
-// of before the record, as they are watched apart.
+// oneWay is what watches report of one claim, each change n ms after the start. The volume is
+// reported before the record, because their watches are separate.
 func oneWay(began time.Time) *sights {
 	s := &sights{}
 	see := func(ms int, o client.Object) {

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// rendered gives the manifest of the chart with some values.
+// rendered gives the chart's manifest with the given values.
 func (a addOn) rendered(values ...string) (string, error) {
 	args := []string{"--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"}
 	for _, value := range values {
@@ -26,14 +26,14 @@ func (a addOn) rendered(values ...string) (string, error) {
 	return a.template(args...)
 }
 
-// template has helm render the chart.
+// template renders the chart with helm.
 func (a addOn) template(args ...string) (string, error) {
 	args = append([]string{"template", "tarn", a.chart}, args...)
 	out, err := exec.Command(a.helm, args...).CombinedOutput()
 	return string(out), err
 }
 
-// The default values and those of the suite are installed; these are only asked for.
+// The suite installs the default values and its own. These values are only sent as a dry run.
 func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 	a := needsAddOn(t)
 	t.Parallel()
@@ -41,7 +41,7 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 		name   string
 		values []string
 		want   []string
-		not    string // empty for nothing
+		not    string // "" for nothing
 	}{
 		{"a private registry", []string{"image.repository=registry.example.org/tarn", "image.digest=sha256:" + strings.Repeat("a", 64), "image.pullSecrets[0].name=mine", "api.enabled=true", "api.insecure=true"},
 			[]string{`image: "registry.example.org/tarn@sha256:`, "- name: mine", "--scrub-pull-secret=mine\n"}, ""},
@@ -74,7 +74,7 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 			if c.not != "" && strings.Contains(manifest, c.not) {
 				t.Errorf("it says %q:\n%s", c.not, manifest)
 			}
-			// Only what helm itself prints, such as a warning, is no object.
+			// Output of helm itself, such as a warning, is no object.
 			try := exec.Command(kubectlBinary(), "apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
 			try.Stdin = strings.NewReader(manifest[strings.Index(manifest, "---\n"):])
 			if out, err := try.CombinedOutput(); err != nil {
@@ -93,7 +93,8 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 	}
 }
 
-// The commands are the page's own, so that who follows it has a Secret where the pods look for it.
+// The commands are copied from the page, so a reader who follows it has a Secret where the pods
+// look for it.
 func TestAddOnThePasswordOfARegistryGoesWithEveryPodAsThePageSays(t *testing.T) {
 	a := needsAddOn(t)
 	t.Parallel()
@@ -110,7 +111,7 @@ func TestAddOnThePasswordOfARegistryGoesWithEveryPodAsThePageSays(t *testing.T) 
 		t.Fatalf("%v: %s", err, manifest)
 	}
 	var with []string
-	for _, text := range strings.Split("\n"+manifest, "\n---\n")[1:] { // before the first is what helm itself prints
+	for _, text := range strings.Split("\n"+manifest, "\n---\n")[1:] { // helm's own output stands before the first
 		o := &struct {
 			Kind     string
 			Metadata metav1.ObjectMeta
@@ -140,7 +141,7 @@ func TestAddOnThePasswordOfARegistryGoesWithEveryPodAsThePageSays(t *testing.T) 
 	}
 }
 
-// pageWords gives the first n words, or all, that follow the beginning of a command of a page.
+// pageWords gives the first n words, or all, after the beginning of a command on a page.
 func pageWords(t *testing.T, page, begin string, n int) []string {
 	t.Helper()
 	_, command, found := strings.Cut(page, "\n    "+begin)
@@ -155,7 +156,8 @@ func pageWords(t *testing.T, page, begin string, n int) []string {
 	return words[:n]
 }
 
-// The cluster has not what these are about, or is of a version that is fit, so they are only rendered.
+// This cluster lacks what these values are for, or its version is supported, so they are only
+// rendered.
 func TestAddOnTheChartKnowsWhatThisClusterHasNot(t *testing.T) {
 	a := needsAddOn(t)
 	t.Parallel()
@@ -214,7 +216,7 @@ func TestAddOnNetworkPoliciesAreAboutTarnsOwnPodsAlone(t *testing.T) {
 	if got := isolating(labels.Set{"tarn.dev/step": "scrubbing"}); !slices.Equal(got, []string{"tarn-scrub"}) {
 		t.Errorf("a scrub pod is that of the policies %q", got)
 	}
-	// The server of a provisioner's volumes, which may run beside, answers its clients.
+	// The server of a provisioner's volumes may run beside Tarn, and answers its clients.
 	for _, part := range []string{"controller", "node", "api"} {
 		if got := isolating(labels.Set{"app.kubernetes.io/name": "nfs-server", "app.kubernetes.io/component": part}); len(got) > 0 {
 			t.Errorf("policies %q keep others from reaching a provisioner's pod whose component is %s", got, part)

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Not parallel: no pod finds a node meanwhile, so that no controller comes in the place of the evicted one.
+// Not parallel: meanwhile no pod finds a node, so that no controller replaces the evicted one.
 func TestAddOnTheLastControllerIsNotEvicted(t *testing.T) {
 	needsAddOn(t)
 	s := begin(t, "evicted")
@@ -39,17 +39,17 @@ func TestAddOnTheLastControllerIsNotEvicted(t *testing.T) {
 		t.Fatalf("evicting one of two controllers: %v", err)
 	}
 	s.gone(&pods[0])
-	s.kubectl("-n", tarnSystem, "wait", "--for=condition=Ready", "pod/"+leader.Name, "--timeout=180s") // one that is not may be evicted at any time
+	s.kubectl("-n", tarnSystem, "wait", "--for=condition=Ready", "pod/"+leader.Name, "--timeout=180s") // a pod that is not Ready may always be evicted
 	if err := s.evict(leader); !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "disruption budget") {
 		t.Errorf("evicting the last controller: %v, want a refusal by the disruption budget", err)
 	}
-	s.bound(s.claim("served")) // it has no pods
+	s.bound(s.claim("served")) // the claim needs no pods
 	if err := s.get(leader); err != nil || leader.DeletionTimestamp != nil {
 		t.Errorf("the last controller was evicted: %v", err)
 	}
 }
 
-// evict asks for what `kubectl drain` asks for.
+// evict sends the eviction request of `kubectl drain`.
 func (s *scenario) evict(pod *corev1.Pod) error {
 	return suite.live.SubResource("eviction").Create(s.ctx, pod, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}})
 }

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// objects gives what the chart makes with some values, as text, by kind and name.
+// objects gives the objects of the chart with some values, as text, by kind and name.
 func (a addOn) objects(t *testing.T, values ...string) map[string]string {
 	t.Helper()
 	manifest, err := a.rendered(values...)
@@ -34,7 +34,7 @@ func (a addOn) objects(t *testing.T, values ...string) map[string]string {
 	return found
 }
 
-// controllerOf is what objects calls the Deployment of the controllers.
+// controllerOf is the key of the controllers' Deployment in objects.
 const controllerOf = "Deployment " + controller
 
 func TestAddOnOnlyControllersGetAFolderOfTheNodeAndOnlyWhereItIsAskedFor(t *testing.T) {
@@ -59,8 +59,8 @@ func TestAddOnOnlyControllersGetAFolderOfTheNodeAndOnlyWhereItIsAskedFor(t *test
 	}
 }
 
-// The controller's pod has the rights it takes to remove what pods of other users keep
-// to themselves, and nobody but root walks to it meanwhile.
+// The controller's pod may remove files that pods of other users keep private. No user but root can
+// reach them meanwhile.
 func TestAddOnAFolderOfTheNodeGoesWhoeverWroteThere(t *testing.T) {
 	needsAddOn(t)
 	t.Parallel()

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// standby makes a controller of its own beside those of helm's, with their pod's template
-// but an account without any right. It may never write the lease, so it stands by.
+// standby makes a separate controller beside helm's, with their pod template but an account without
+// any right. It may never write the lease, so it stands by.
 func (s *scenario) standby() *appsv1.Deployment {
 	s.t.Helper()
 	installed := &appsv1.Deployment{}
@@ -33,14 +33,14 @@ func (s *scenario) standby() *appsv1.Deployment {
 	}}
 	spec := &d.Spec.Template.Spec
 	spec.ServiceAccountName, spec.DeprecatedServiceAccount = meta.Name, ""
-	spec.TerminationGracePeriodSeconds = ptr.To[int64](1) // it has nothing to give back
+	spec.TerminationGracePeriodSeconds = ptr.To[int64](1) // it has no lease to release
 	s.create(&corev1.ServiceAccount{ObjectMeta: meta})
 	s.create(d)
 	return d
 }
 
-// entitles gives the standby's account a role, which goes with the case: of the cluster,
-// or with a rule that of Tarn's namespace.
+// entitles gives the standby's account a role until the case ends: a ClusterRole, or with rules a
+// role in Tarn's namespace.
 func (s *scenario) entitles(role string, rules ...rbacv1.PolicyRule) {
 	s.t.Helper()
 	meta := metav1.ObjectMeta{Name: s.name + "-" + role}
@@ -59,11 +59,11 @@ func (s *scenario) entitles(role string, rules ...rbacv1.PolicyRule) {
 	}
 }
 
-// saysWhyNot waits until the standby's pod says, as docs/operations/troubleshooting.md has it asked, why it
-// is not ready.
+// saysWhyNot waits until the standby's pod gives the reason why it is not ready, by the commands of
+// docs/operations/troubleshooting.md.
 func (s *scenario) saysWhyNot(want string) {
 	s.t.Helper()
-	again := time.NewTicker(time.Second) // the kubelet asks no more often; no object tells
+	again := time.NewTicker(time.Second) // the kubelet probes no more often, and no object shows the answer
 	defer again.Stop()
 	for over := time.After(3 * soon); ; {
 		pod := strings.TrimSpace(s.kubectlSays("-n", s.name, "get", "pods", "-l", "app=standby", "-o", "jsonpath={.items[*].metadata.name}"))
@@ -83,7 +83,7 @@ func (s *scenario) saysWhyNot(want string) {
 	}
 }
 
-// notRolledOut wants `kubectl rollout status` to wait in vain.
+// notRolledOut wants `kubectl rollout status` to time out.
 func (s *scenario) notRolledOut(without string) {
 	s.t.Helper()
 	out, err := exec.Command(kubectlBinary(), "-n", s.name, "rollout", "status", "deployment/standby", "--timeout=8s").CombinedOutput()

@@ -14,7 +14,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// runtime gives the path of the container runtime's socket, as the kubelet has it.
+// runtime gives the path of the container runtime's socket in the kubelet's settings.
 func (s *scenario) runtime() string {
 	s.t.Helper()
 	var kubelet struct {
@@ -33,9 +33,9 @@ func (s *scenario) runtime() string {
 	return path
 }
 
-// hearsOfEndsFromTheRuntime wants a claim to be Bound while the kubelet, which is halted,
-// tells nobody that the creation pod has ended: the node agent has it from the runtime.
-// Nothing else can go on meanwhile.
+// hearsOfEndsFromTheRuntime wants a claim to be Bound while the kubelet is stopped and cannot
+// report that the creation pod has ended. The node agent learns it from the runtime. No other case
+// can make progress meanwhile.
 func (s *scenario) hearsOfEndsFromTheRuntime(shelf string) {
 	s.t.Helper()
 	goes := filepath.Join(shelf, "go")

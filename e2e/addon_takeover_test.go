@@ -23,24 +23,24 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// succession is a case in which one controller follows the other.
+// succession is a case in which one controller takes over from another.
 type succession struct {
 	*scenario
-	// on watches the suite's own cluster.
+	// on gives access to the suite's own cluster.
 	on    *beside
 	shelf string
-	// late is by how much the times were missed in which another is to lead, at best: what
-	// else the machine does only adds to it.
+	// late is the least time by which a takeover missed its deadline. Other work of the machine
+	// only increases it.
 	late *time.Duration
 }
 
-// The two replicas that the chart makes, and each way in which the one that leads may stop.
-// Not parallel: every other case needs it.
+// This covers the chart's two replicas, and each way in which the leader may stop. Not parallel:
+// every other case needs the leader.
 func TestAddOnAnotherControllerTakesOver(t *testing.T) {
 	needsAddOn(t)
 	s, shelf := begin(t, "takeover"), t.TempDir()
 	s.needsThisMachine()
-	s.step = 4 * soon // after each end of its own the kubelet waits twice as long before it starts one again
+	s.step = 4 * soon // the kubelet doubles its pause after each restart of a container
 	sections := shelved(shelf)
 	sections["volumeCreation"] = script{hostDir: shelf, text: `set -e
 mkdir /host/{{ defaultHandle|tobash }}
@@ -60,7 +60,7 @@ case {{ pvc.metadata.name|tobash }} in late-*) until [ -e /host/go ]; do sleep 0
 		{"killed in the middle of destroying volumes, and none is left", (*succession).whileItDestroys},
 	} {
 		if t.Failed() {
-			return // what follows would only fail for the same reason
+			return // later parts would only fail for the same reason
 		}
 		t.Run(c.name, func(t *testing.T) {
 			inner, on, sub := *all, *all.on, *s
@@ -79,7 +79,7 @@ case {{ pvc.metadata.name|tobash }} in late-*) until [ -e /host/go ]; do sleep 0
 	}
 }
 
-// standsBy waits until there is a controller that may follow.
+// standsBy waits until a standby controller is ready.
 func (s *succession) standsBy() {
 	s.t.Helper()
 	s.await("a controller to stand by", func() (bool, string) {
@@ -89,7 +89,7 @@ func (s *succession) standsBy() {
 	})
 }
 
-// besideItself is the suite's own cluster as cases see those of their own.
+// besideItself is the suite's own cluster in the form that cases use for their own clusters.
 func (s *scenario) besideItself() *beside {
 	s.t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
@@ -104,8 +104,8 @@ func (s *scenario) besideItself() *beside {
 	return &beside{machine: suite.machine, t: s.t, live: live, cached: suite.cached, news: suite.news}
 }
 
-// dies has the controller that leads come to its end without a word, and waits until the
-// other leads. How long that took is in the lease, so it does not matter when it is heard of.
+// dies ends the leader without warning and waits until the other controller leads. The lease
+// records how long that took, so it does not matter when the case learns of it.
 func (s *succession) dies(end func(*corev1.Pod) error) {
 	s.t.Helper()
 	before, leader := s.leader()
@@ -122,8 +122,8 @@ func (s *succession) dies(end func(*corev1.Pod) error) {
 	*s.late = min(*s.late, took-takeover-4*answer)
 }
 
-// whileItMakes has its machine die, where some volumes are made, some creation pods run on
-// until another leads, and some claims are made that nobody has seen.
+// whileItMakes ends the leader's machine while volumes are being made. Some creation pods run until
+// another controller leads, and no controller has seen some of the claims.
 func (s *succession) whileItMakes() {
 	var claims []*corev1.PersistentVolumeClaim
 	for i := range 12 {
@@ -194,7 +194,7 @@ func (s *succession) made() (volumes, records int) {
 	return volumes, records
 }
 
-// toldToEnd is what a drain or a rollout does to it.
+// toldToEnd deletes the leader's pod, as a drain or a rollout does.
 func (s *succession) toldToEnd() {
 	before, leader := s.leader()
 	s.delete(leader)
@@ -204,7 +204,7 @@ func (s *succession) toldToEnd() {
 	s.ledBy("another", func(now string) bool { return now != holder(before) })
 }
 
-// leader gives the lease as it is, and the pod of its holder.
+// leader gives the current lease, and the pod of its holder.
 func (s *succession) leader() (*coordinationv1.Lease, *corev1.Pod) {
 	s.t.Helper()
 	lease := &coordinationv1.Lease{}
@@ -218,7 +218,7 @@ func (s *succession) leader() (*coordinationv1.Lease, *corev1.Pod) {
 	return lease, pod
 }
 
-// ledBy waits until a controller holds the lease that is as wanted.
+// ledBy waits until a controller that meets the condition holds the lease.
 func (s *succession) ledBy(who string, wanted func(string) bool) {
 	s.t.Helper()
 	s.await(who+" to hold the lease", func() (bool, string) {
@@ -227,7 +227,8 @@ func (s *succession) ledBy(who string, wanted func(string) bool) {
 	})
 }
 
-// robbed of its lease it ends by itself, and its container is started again to stand by.
+// robbed takes the lease from the leader. The leader then ends by itself, and its container is
+// restarted as a standby.
 func (s *succession) robbed() {
 	before, leader := s.leader()
 	stolen, now := before.DeepCopy(), metav1.NowMicro()
@@ -247,7 +248,7 @@ func (s *succession) robbed() {
 	})
 }
 
-// whileItDestroys has its process alone die: its pod stays, and the kubelet starts it again.
+// whileItDestroys kills only the leader's process. Its pod stays, and the kubelet restarts it.
 func (s *succession) whileItDestroys() {
 	there, _ := s.made()
 	if err := suite.live.DeleteAllOf(s.ctx, &corev1.PersistentVolumeClaim{}, client.InNamespace(s.name)); err != nil {

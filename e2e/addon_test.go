@@ -20,16 +20,16 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// tarnSystem is the namespace Tarn lives in.
+// tarnSystem is the namespace of Tarn's parts.
 const tarnSystem = "tarn-system"
 
-// addOn is a Tarn that was installed by helm.
+// addOn is a Tarn installed by helm.
 type addOn struct {
 	helm, chart string
 	releases    []string
 }
 
-// needsAddOn ends a case where Tarn's parts are processes of tarn-cluster's.
+// needsAddOn skips a case where Tarn's parts are processes of tarn-cluster.
 func needsAddOn(t *testing.T) addOn {
 	t.Helper()
 	a := addOn{os.Getenv("TARN_HELM"), os.Getenv("TARN_CHART"), strings.Fields(os.Getenv("TARN_RELEASES"))}
@@ -39,7 +39,8 @@ func needsAddOn(t *testing.T) addOn {
 	return a
 }
 
-// upgrade has helm install another release of Tarn, as docs/operations/upgrade.md says, with other values.
+// upgrade installs another release of Tarn with helm and other values, as
+// docs/operations/upgrade.md describes.
 func (a addOn) upgrade(s *scenario, release string, values ...string) {
 	s.t.Helper()
 	args := []string{"upgrade", "tarn", a.chart, "--reset-then-reuse-values", "--set", "image.tag=" + release}
@@ -49,8 +50,7 @@ func (a addOn) upgrade(s *scenario, release string, values ...string) {
 	a.runs(s, args...)
 }
 
-// runs has helm do something. The fields that kubectl has set for the skew are helm's
-// again then.
+// runs runs helm. Helm then owns again the fields that kubectl has changed for the version skew.
 func (a addOn) runs(s *scenario, args ...string) {
 	s.t.Helper()
 	args = append(args, "--force-conflicts")
@@ -59,7 +59,7 @@ func (a addOn) runs(s *scenario, args ...string) {
 	}
 }
 
-// rolledOut waits as an administrator does, and wants both parts to be of a release then.
+// rolledOut waits as an administrator does, and then wants both parts to be of the given releases.
 func (a addOn) rolledOut(s *scenario, controllers, nodes string) {
 	s.t.Helper()
 	s.kubectl("-n", tarnSystem, "rollout", "status", "deployment/tarn-controller", "--timeout=180s")
@@ -86,8 +86,7 @@ func (s *scenario) parts(component string) []corev1.Pod {
 	return pods.Items
 }
 
-// counts writes one number after the other into the volume, and ends as soon as a
-// write fails.
+// counts writes consecutive numbers into the volume, and ends as soon as a write fails.
 const counts = `i=0; while i=$((i+1)); do echo $i >> /data/log; usleep 10000; done`
 
 func TestAddOnUpgradesAndBackLeaveAMountedVolumeAlone(t *testing.T) {
@@ -142,11 +141,11 @@ func TestAddOnUpgradesAndBackLeaveAMountedVolumeAlone(t *testing.T) {
 		t.Errorf("the volume is mounted anew: it was mount %s, and is mount %s", before, now)
 	}
 	s.neverRestarted(pod)
-	s.ran(tarn.StepStaging, 5) // one of the writer, four of the lives
+	s.ran(tarn.StepStaging, 5) // one for the writer, four for the lives
 }
 
-// mountOf gives the kernel's number of the mount at which the kubelet has the volume of
-// a pod: another mount in its place has another one.
+// mountOf gives the kernel's number of the mount that the kubelet has for a pod's volume. Another
+// mount in its place has another number.
 func (s *scenario) mountOf(pod *corev1.Pod) string {
 	s.t.Helper()
 	pid, err := suite.machine.kubelet()
@@ -166,8 +165,8 @@ func (s *scenario) mountOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// counted wants a log of counts to go on beyond a number, without a number missing, and
-// gives the last one.
+// counted wants a log of counts to continue beyond a number, without a gap. It gives the last
+// number.
 func (s *scenario) counted(path string, beyond int, when string) int {
 	s.t.Helper()
 	count := 0
@@ -177,7 +176,7 @@ func (s *scenario) counted(path string, beyond int, when string) int {
 			return false, err.Error()
 		}
 		lines := strings.Split(string(text), "\n")
-		for i, line := range lines[:len(lines)-1] { // behind the last newline a line may be under way
+		for i, line := range lines[:len(lines)-1] { // the text after the last newline may be incomplete
 			if line != strconv.Itoa(i+1) {
 				s.t.Fatalf("%s, line %d of the volume's log is %q: something was lost", when, i+1, line)
 			}
@@ -203,7 +202,7 @@ func TestAddOnControllersAndAPIKeepToPodSecuritysRestricted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The installed one has a folder of its node.
+	// The installed pod mounts a directory of its node.
 	usual := &appsv1.Deployment{}
 	if err := yaml.UnmarshalStrict([]byte(a.objects(t)[controllerOf]), usual); err != nil {
 		t.Fatal(err)
@@ -226,7 +225,7 @@ func TestAddOnMetricsWantAToken(t *testing.T) {
 	needsAddOn(t)
 	t.Parallel()
 	s := begin(t, "metrics")
-	s.needsThisMachine() // from which pods can be reached
+	s.needsThisMachine() // from here pods can be reached
 	s.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "prometheus"}})
 	s.kubectl("create", "clusterrolebinding", s.name, "--clusterrole=tarn-metrics-reader", "--serviceaccount="+s.name+":prometheus")
 	t.Cleanup(func() { s.kubectl("delete", "clusterrolebinding", s.name) })

@@ -21,8 +21,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// ofPod gives a client with the token that the kubelet has given to a running pod, as
-// whoever has taken over the pod has it.
+// ofPod gives a client with the kubelet's token for a running pod, as an attacker in the pod would
+// have it.
 func (s *scenario) ofPod(pod *corev1.Pod) client.Client {
 	s.t.Helper()
 	pids, err := suite.machine.processes(pod)
@@ -36,7 +36,7 @@ func (s *scenario) ofPod(pod *corev1.Pod) client.Client {
 	return s.bearing(strings.TrimSpace(string(token)))
 }
 
-// bearing gives a client that has a token and nothing else to be known by.
+// bearing gives a client that authenticates only by a token.
 func (s *scenario) bearing(token string) client.Client {
 	s.t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
@@ -52,7 +52,7 @@ func (s *scenario) bearing(token string) client.Client {
 	return c
 }
 
-// agentOn gives the node agent that runs on a node.
+// agentOn gives the node agent on a node.
 func (s *scenario) agentOn(node string) *corev1.Pod {
 	s.t.Helper()
 	pods := s.parts("node")
@@ -65,8 +65,8 @@ func (s *scenario) agentOn(node string) *corev1.Pod {
 	return &pods[i]
 }
 
-// stageElsewhere makes a stage of a node that is not there. The controller would have it
-// go at once; a finalizer keeps it until the case ends.
+// stageElsewhere makes a stage for a node that does not exist. The controller would delete it at
+// once; a finalizer keeps it until the case ends.
 func (s *scenario) stageElsewhere(like *tarn.PavStage) *tarn.PavStage {
 	s.t.Helper()
 	other := &tarn.PavStage{ObjectMeta: metav1.ObjectMeta{Name: s.name + "-elsewhere", Finalizers: []string{"e2e.tarn.dev/kept"}}, Spec: like.Spec}
@@ -86,13 +86,13 @@ func merges(patch string) client.Patch {
 	return client.RawPatch("application/merge-patch+json", []byte(patch))
 }
 
-// What a token may do, refused for which reason; empty where it may.
+// attempt is a request with a token and the reason for its denial; "" where it is allowed.
 type attempt struct {
 	name, refusal string
 	do            func() error
 }
 
-// only tries everything, and wants what is refused to be so for its reason.
+// only tries every request, and wants the denied ones to fail for the given reason.
 func (s *scenario) only(who string, attempts []attempt) {
 	s.t.Helper()
 	for _, a := range attempts {
@@ -106,7 +106,7 @@ func (s *scenario) only(who string, attempts []attempt) {
 	}
 }
 
-// nobodysSecrets is what no part of Tarn may, of a Secret that is there.
+// nobodysSecrets are requests for an existing Secret that no part of Tarn may make.
 func nobodysSecrets(ctx context.Context, c client.Client, secret *corev1.Secret) []attempt {
 	const no = "cannot"
 	return []attempt{
@@ -120,7 +120,7 @@ func nobodysSecrets(ctx context.Context, c client.Client, secret *corev1.Secret)
 	}
 }
 
-// agentWrites is what a node agent may write, of stages and pods of its own node and others.
+// agentWrites are writes of a node agent, to stages and pods of its own node and of others.
 func agentWrites(ctx context.Context, c client.Client, own, other *tarn.PavStage, user, nowhere *corev1.Pod) []attempt {
 	const (
 		elsewhere = "spec.nodeName is not"
@@ -172,7 +172,7 @@ func TestAddOnTheTokenOfARunningNodeAgentWritesForItsOwnNodeAlone(t *testing.T) 
 	user := s.consumer("user", s.bound(s.claim("data")).Name, stays)
 	s.ready(user)
 	own := s.stageOf("there", func(stage *tarn.PavStage) bool { return stage.Status.Node.Phase == tarn.StageStaged })
-	own.Spec.AheadFor = nil // what is made like it is not to be one that the stage controller begins
+	own.Spec.AheadFor = nil // else the stage controller would begin its copy ahead
 	other := s.stageElsewhere(own)
 	nowhere := s.consumer("nowhere", "", stays, func(pod *corev1.Pod) {
 		pod.Spec.SchedulingGates, pod.Spec.Volumes, pod.Spec.Containers[0].VolumeMounts = []corev1.PodSchedulingGate{{Name: "e2e.tarn.dev/kept"}}, nil, nil
@@ -180,7 +180,7 @@ func TestAddOnTheTokenOfARunningNodeAgentWritesForItsOwnNodeAlone(t *testing.T) 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "theirs"}, StringData: map[string]string{"word": "theirs"}}
 	s.create(secret)
 
-	suite.machine.kills.Lock() // with its pod a token ends
+	suite.machine.kills.Lock() // the token ends with its pod
 	defer suite.machine.kills.Unlock()
 	agent := s.ofPod(s.agentOn(own.Spec.NodeName))
 	whoami := &authenticationv1.SelfSubjectReview{}
@@ -196,7 +196,7 @@ func TestAddOnTheTokenOfARunningNodeAgentWritesForItsOwnNodeAlone(t *testing.T) 
 		t.Errorf("what the agent wrote to its own stage is not there: %v (%v)", own.Annotations, err)
 	}
 
-	// One that somebody has had made names no node.
+	// A token requested by a user names no node.
 	unbound := s.bearing(strings.TrimSpace(s.kubectlSays("create", "token", nodeAgent, "-n", tarnSystem)))
 	s.only("whoever has had a token of the agents made", []attempt{{"write to a stage", "names no node", func() error {
 		return unbound.Patch(s.ctx, own.DeepCopy(), merges(`{"metadata": {"annotations": {"e2e.tarn.dev/note": "forged"}}}`))
@@ -210,7 +210,7 @@ func TestAddOnNoTokenOfARunningControllerOrAPIReadsSecrets(t *testing.T) {
 	s.needsThisMachine()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "theirs"}, StringData: map[string]string{"word": "theirs"}}
 	s.create(secret)
-	suite.machine.kills.Lock() // with its pod a token ends
+	suite.machine.kills.Lock() // the token ends with its pod
 	defer suite.machine.kills.Unlock()
 	for _, part := range []string{"controller", "api"} {
 		pods := s.parts(part)

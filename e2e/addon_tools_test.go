@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// fetch gets a page with a token, of a server that signs for itself.
+// fetch gets a page with a token, from a server with a self-signed certificate.
 func fetch(t *testing.T, url, token string) (status int, text string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)

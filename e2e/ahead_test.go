@@ -19,13 +19,13 @@ func TestAVolumeIsStagedAheadOfTheKubeletsCall(t *testing.T) {
 	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting, "volumeUnstaging": script{text: "true"}.section(nil)}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.bound(s.claim("data"))
-	// Nothing is begun ahead on a node that has yet to say whom it serves.
+	// Staging is not begun ahead on a node that has not yet reported its provisioners.
 	s.await("the node to serve the provisioner", func() (bool, string) {
 		p := &pav.PavProvisioner{ObjectMeta: named(s.name)}
 		err := s.get(p)
 		return err == nil && meta.IsStatusConditionTrue(p.Status.Conditions, pav.ConditionReady), fmt.Sprint(err)
 	})
-	// A kubelet that is late to tell that it has taken a pod on may have asked for the volume before.
+	// A slow kubelet may have asked for the volume before it reports that it has accepted the pod.
 	var pod *corev1.Pod
 	var stage *tarn.PavStage
 	for tries := 1; stage == nil || !stage.Status.Node.Taken; tries++ {
@@ -45,7 +45,7 @@ func TestAVolumeIsStagedAheadOfTheKubeletsCall(t *testing.T) {
 	}
 	second := s.consumer("second", claim.Name, "grep -q hello /data/greeting; "+stays)
 	s.ready(second)
-	s.remove(pod) // the stage is no more that pod's alone than any other's
+	s.remove(pod) // the stage no longer belongs to that pod alone
 	s.stageOf("the other pod has it", func(g *tarn.PavStage) bool {
 		return g.UID == stage.UID && g.DeletionTimestamp == nil && len(g.Status.Node.Targets) == 1
 	})

@@ -25,12 +25,12 @@ import (
 type restCaller struct {
 	s          *scenario
 	url, token string
-	// authority is the file with that of the server's certificate, empty without TLS.
+	// authority is the file with the server's certificate authority, "" without TLS.
 	authority string
 	http      *http.Client
 }
 
-// restCaller makes one that may edit the case's namespace, or ends a case on a cluster
+// restCaller makes a caller that may edit the case's namespace. It skips the case on a cluster
 // whose API cannot be reached.
 func (s *scenario) restCaller() *restCaller {
 	s.t.Helper()
@@ -41,7 +41,7 @@ func (s *scenario) restCaller() *restCaller {
 	return c
 }
 
-// restCallerIfAny makes one, or says why there is none.
+// restCallerIfAny makes a caller, or says why that is not possible.
 func (s *scenario) restCallerIfAny() (c *restCaller, why string) {
 	s.t.Helper()
 	if !suite.machine.here() {
@@ -68,13 +68,13 @@ func (s *scenario) restCallerIfAny() (c *restCaller, why string) {
 	return (&restCaller{s: s, url: status.Apps, authority: status.AppsCA, http: patient(authority)}).as("deployer", "edit"), ""
 }
 
-// by gives one with another token; empty for none.
+// by gives a caller with another token; "" for none.
 func (c *restCaller) by(token string) *restCaller {
 	return &restCaller{s: c.s, url: c.url, token: token, authority: c.authority, http: c.http}
 }
 
-// as gives a caller that is another service account of the case's namespace, which has a
-// role there; none where that is empty.
+// as gives a caller for another service account of the case's namespace. It binds the account to
+// role, unless role is empty.
 func (c *restCaller) as(name, role string) *restCaller {
 	c.s.t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: c.s.name, Name: name}}
@@ -94,8 +94,8 @@ func (c *restCaller) as(name, role string) *restCaller {
 	return c.by(request.Status.Token)
 }
 
-// allowed waits until somebody may do what was granted: the API server authorizes by what
-// it has heard of roles and bindings, which is a moment later than it stores them.
+// allowed waits until a subject may do what was granted. The API server authorizes from watched
+// roles and bindings, a moment after it stores them.
 func (s *scenario) allowed(who string, granted authorizationv1.ResourceAttributes) {
 	s.t.Helper()
 	s.await("the rights of "+who, func() (bool, string) {
@@ -105,8 +105,8 @@ func (s *scenario) allowed(who string, granted authorizationv1.ResourceAttribute
 	})
 }
 
-// patient trusts an authority and ends a call that nobody answers: a stream lasts as long
-// as what it tells of.
+// patient trusts an authority and limits the wait for an answer. A stream may last as long as it
+// has events.
 func patient(authority []byte) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = &tls.Config{RootCAs: x509.NewCertPool()}
@@ -114,7 +114,7 @@ func patient(authority []byte) *http.Client {
 	return &http.Client{Timeout: 3 * soon, Transport: transport}
 }
 
-// send makes a call; the error is that nobody answered.
+// send makes a call. It fails where the server does not answer.
 func (c *restCaller) send(method, path, kind, body string) (*http.Response, error) {
 	request, err := http.NewRequest(method, c.url+path, strings.NewReader(body))
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *restCaller) send(method, path, kind, body string) (*http.Response, erro
 	return c.http.Do(request)
 }
 
-// call makes a call, which must be answered with a status, and gives the answer.
+// call makes a call, wants the given status, and gives the answer.
 func (c *restCaller) call(want int, method, path, kind, body string) string {
 	c.s.t.Helper()
 	response, err := c.send(method, path, kind, body)
@@ -166,7 +166,7 @@ func (c *restCaller) deploy(want int, path, toml string) string {
 	return c.call(want, http.MethodPost, path, "application/toml", toml)
 }
 
-// fails wants an answer to be an error of a code whose message is as said.
+// fails wants an answer to be an error with the given code and message.
 func (s *scenario) fails(answer, code, message string) {
 	s.t.Helper()
 	var got struct {
@@ -177,13 +177,13 @@ func (s *scenario) fails(answer, code, message string) {
 	}
 }
 
-// refuses makes a call that must be answered with an error of a code.
+// refuses makes a call and wants an error with the given code.
 func (c *restCaller) refuses(status int, code, method, path, kind, body string) {
 	c.s.t.Helper()
 	c.s.says(c.call(status, method, path, kind, body), `"code":"`+code+`"`)
 }
 
-// says wants an answer to hold each text.
+// says wants an answer to contain each text.
 func (s *scenario) says(answer string, texts ...string) {
 	s.t.Helper()
 	for _, text := range texts {
@@ -193,16 +193,16 @@ func (s *scenario) says(answer string, texts ...string) {
 	}
 }
 
-// follow reads the events of an application to the last, which must be of a kind, and
-// gives the data of that.
+// follow reads the events of an application to the last. It wants the last to be of the given kind,
+// and gives its data.
 func (c *restCaller) follow(path, want string) string {
 	c.s.t.Helper()
 	told := c.listens(path)(want)
 	return told[len(told)-1]
 }
 
-// listens opens the events of an application. What it gives reads them to the last, which
-// must be of a kind, and gives the data of all.
+// listens opens the events of an application. The returned function reads them to the last, wants
+// that to be of the given kind, and gives the data of all.
 func (c *restCaller) listens(path string) (ends func(want string) []string) {
 	c.s.t.Helper()
 	response, err := c.send(http.MethodGet, path, "", "")

@@ -27,14 +27,14 @@ const (
 	rivals = 50  // deploys of one application at once
 )
 
-// crowdFile is an application without pods: what is looked at is what is made for it, and
-// a node takes 110 of them.
+// crowdFile is an application without pods. The case checks the other objects, and a node has room
+// for only 110 pods.
 func crowdFile(image, class string) string {
 	return fmt.Sprintf("[app]\nimage = %q\nreplicas = 0\n\n[app.env]\nIMAGE = %q\n\n[[volumes]]\nname = \"data\"\nmountPath = \"/data\"\nsize = \"1Gi\"\nstorageClass = %q\n", image, image, class)
 }
 
-// crowdClass is one whose volumes take no pods to make: that of the embedded cluster, or,
-// where controllers are pods, one of the case's own, as the chart need not give them a folder.
+// crowdClass is a class whose volumes need no pods: that of the embedded cluster, or a class of the
+// case. Where the controllers are pods, the chart need not give them a directory.
 func (s *scenario) crowdClass() string {
 	s.t.Helper()
 	if !inPods() {
@@ -45,8 +45,7 @@ func (s *scenario) crowdClass() string {
 	return s.class(corev1.PersistentVolumeReclaimDelete).Name
 }
 
-// all makes calls at once, each of which must be answered with a status, and fails the
-// case if one is not.
+// all makes calls in parallel. It wants the given status for each, and fails the case otherwise.
 func (c *restCaller) all(n, want int, call func(i int) (method, path, kind, body string)) {
 	c.s.t.Helper()
 	var wait sync.WaitGroup
@@ -72,7 +71,7 @@ func (c *restCaller) all(n, want int, call func(i int) (method, path, kind, body
 	}
 }
 
-// The case is not parallel: it is a burst, which others would be late for.
+// The case is not parallel, because its burst would delay others.
 func TestTheRESTAPITakesManyDeploysAtOnceAndAllEndConsistent(t *testing.T) {
 	s := begin(t, "app-crowd")
 	s.step = 3 * soon
@@ -108,8 +107,8 @@ func TestTheRESTAPITakesManyDeploysAtOnceAndAllEndConsistent(t *testing.T) {
 	c.keepsTheHastyBack()
 }
 
-// keepsTheHastyBack has somebody make calls faster than a caller may, until one is refused
-// and says how long to wait. Nobody else has to.
+// keepsTheHastyBack makes calls as one account, faster than allowed, until one is rejected with a
+// time to wait. Other accounts need not wait.
 func (c *restCaller) keepsTheHastyBack() {
 	c.s.t.Helper()
 	const together = 16
@@ -147,8 +146,8 @@ func (c *restCaller) keepsTheHastyBack() {
 	c.get("/v1/apps")
 }
 
-// allReady waits until there are n applications of which each is as was last asked for,
-// its volume too, and gives them by their ids.
+// allReady waits until n applications match their last request, including their volumes. It gives
+// them by id.
 func (s *scenario) allReady(n int) map[string]*tarn.App {
 	s.t.Helper()
 	var apps map[string]*tarn.App
@@ -168,7 +167,7 @@ func (s *scenario) allReady(n int) map[string]*tarn.App {
 		return len(apps) == n, fmt.Sprintf("%d are", len(apps))
 	}
 	s.await(fmt.Sprintf("%d applications to be Ready", n), func() (bool, string) {
-		// The cache may have an earlier spec, of which all is there.
+		// The cache may have an earlier spec, all of whose objects exist.
 		if ready, state := look(suite.cached); !ready {
 			return false, state
 		}
@@ -177,8 +176,8 @@ func (s *scenario) allReady(n int) map[string]*tarn.App {
 	return apps
 }
 
-// consistent wants each application to have one Deployment, one ConfigMap and one claim,
-// all of which say what it says, and nothing else to be there.
+// consistent wants each application to have one Deployment, one ConfigMap and one claim that match
+// it, and no other objects.
 func (s *scenario) consistent(apps map[string]*tarn.App, class string) {
 	s.t.Helper()
 	var workloads appsv1.DeploymentList

@@ -17,12 +17,12 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// claim is that of a volume of application shop, as far as it is known before it is read.
+// claim is the claim of a volume of application shop, with only its name.
 func (c *restCaller) claim(volume string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: c.s.name, Name: "paas-app-shop-" + volume}}
 }
 
-// stored is application shop as the API server has it.
+// stored is application shop as the API server stores it.
 func (c *restCaller) stored() *tarn.App {
 	c.s.t.Helper()
 	app := &tarn.App{}
@@ -32,8 +32,7 @@ func (c *restCaller) stored() *tarn.App {
 	return app
 }
 
-// refusesNonsense makes calls that no application has part in, or whose bodies are not
-// read.
+// refusesNonsense makes calls that must be rejected for their path, their body, or a conflict.
 func (c *restCaller) refusesNonsense() {
 	c.s.t.Helper()
 	for _, call := range []struct {
@@ -67,7 +66,7 @@ func (c *restCaller) refusesNonsense() {
 	c.s.remove(theirs)
 }
 
-// protect puts the label that protects from deletion on an object, or takes it off.
+// protect sets the label that protects an object from deletion, or removes it.
 func (c *restCaller) protect(o client.Object, value any) {
 	c.s.t.Helper()
 	patch, err := json.Marshal(fields{"metadata": fields{"labels": fields{tarn.LabelDeletionProtection: value}}})
@@ -79,8 +78,8 @@ func (c *restCaller) protect(o client.Object, value any) {
 	}
 }
 
-// keepsWhatIsProtected shows that no call deletes an application that a label protects,
-// nor any volume by itself.
+// keepsWhatIsProtected shows that no call deletes an application with a protecting label, nor any
+// volume by itself.
 func (c *restCaller) keepsWhatIsProtected() {
 	c.s.t.Helper()
 	app := c.stored()
@@ -99,8 +98,8 @@ func (c *restCaller) keepsWhatIsProtected() {
 	c.refuses(http.StatusMethodNotAllowed, "method_not_allowed", http.MethodDelete, shop+"/volumes/media", "", "")
 }
 
-// bringsBack makes a claim as it comes from the trash after an earlier application of the
-// id: this one has not mounted it.
+// bringsBack makes a claim like one restored from the trash, after an earlier application with the
+// id. This application has not mounted it.
 func (c *restCaller) bringsBack(volume string) *corev1.PersistentVolumeClaim {
 	c.s.t.Helper()
 	return c.s.claimWith(c.claim(volume).Name, func(claim *corev1.PersistentVolumeClaim) {
@@ -110,8 +109,8 @@ func (c *restCaller) bringsBack(volume string) *corev1.PersistentVolumeClaim {
 	})
 }
 
-// ends deletes the application while a label protects one of its claims: until that is
-// lifted it is being deleted, and takes no more.
+// ends deletes the application while a label protects one of its claims. Until the label is
+// removed, the application is being deleted and accepts no deploys.
 func (c *restCaller) ends() {
 	c.s.t.Helper()
 	c.s.says(c.post(http.StatusOK, shop+"/scale", `{"replicas": 0}`), `"replicas":0`)
@@ -150,8 +149,8 @@ func (c *restCaller) ends() {
 	}
 }
 
-// findsItsVolumeAgain deploys the application anew. Its claim serves many pods, though
-// the file speaks of one.
+// findsItsVolumeAgain deploys the application again. Its claim serves many pods, though the file
+// asks for one.
 func (c *restCaller) findsItsVolumeAgain() {
 	c.s.t.Helper()
 	media := c.s.volumeNamed("paas-app-shop-media")

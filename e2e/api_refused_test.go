@@ -27,8 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// waitingFile is application waiting, which has no pods that volumes of the class could be
-// made for.
+// waitingFile is application waiting. It has no pods for which volumes of the class could be made.
 func waitingFile(class string, volumes ...string) string {
 	text := "[app]\nimage = \"busybox:1.36\"\nreplicas = 0\n"
 	for _, v := range volumes {
@@ -40,7 +39,7 @@ func waitingFile(class string, volumes ...string) string {
 func TestTheRESTAPITellsWhatWaitsAndWhatKubernetesRefuses(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "app-waits")
-	class := s.classWith("", s.name, func(class *storagev1.StorageClass) { // nothing makes its volumes
+	class := s.classWith("", s.name, func(class *storagev1.StorageClass) { // nothing makes volumes of this class
 		class.VolumeBindingMode, class.AllowVolumeExpansion = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer), ptr.To(true)
 	})
 	s.app("waiting")
@@ -49,7 +48,7 @@ func TestTheRESTAPITellsWhatWaitsAndWhatKubernetesRefuses(t *testing.T) {
 	c.post(http.StatusCreated, "/v1/apps", `{"id": "waiting"}`)
 	c.deploy(http.StatusAccepted, waiting+"/deploy", waitingFile(class, "data"))
 
-	// A volume that is not there yet is not made larger.
+	// A volume that does not exist yet cannot be resized.
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "paas-app-waiting-data"}}
 	s.await("the claim to be Pending", func() (bool, string) {
 		if err := s.get(claim); err != nil {
@@ -60,7 +59,7 @@ func TestTheRESTAPITellsWhatWaitsAndWhatKubernetesRefuses(t *testing.T) {
 	s.fails(c.put(http.StatusConflict, waiting+"/volumes/data", `{"new_size_gi": 2}`), "conflict", "volume 'data' is Pending: try again when it is Bound")
 	s.says(c.get(waiting+"/volumes"), `"name":"data","pvc_name":"paas-app-waiting-data","size_gi":1,"status":"Pending"`)
 
-	// What is accepted may be refused by Kubernetes: the events end with that.
+	// Kubernetes may reject an accepted deploy. The events then end with that error.
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "small"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceRequestsStorage: size("500Mi")[corev1.ResourceStorage]}}}
 	s.create(quota)
 	s.quotaCounted(quota)
@@ -68,14 +67,14 @@ func TestTheRESTAPITellsWhatWaitsAndWhatKubernetesRefuses(t *testing.T) {
 	s.says(c.follow(waiting+"/events", "settled"), `"status":"Refused","message":"`, "paas-app-waiting-more", "exceeded quota: small", `"settled":true`)
 	s.says(c.get(waiting), `"status":"Refused"`)
 
-	// The next deploy is another matter.
+	// The next deploy does not repeat the error.
 	s.delete(quota)
 	c.deploy(http.StatusAccepted, waiting+"/deploy", waitingFile(class))
 	s.says(c.follow(waiting+"/events", "settled"), `"status":"Ready"`, `"detached":[{"name":"data"`)
 }
 
-// tokenFor gives a token of a service account of the case, for audiences; none for the
-// API server's own.
+// tokenFor gives a token of a service account of the case, for the audiences; none means the API
+// server's own.
 func (s *scenario) tokenFor(account string, audiences ...string) string {
 	s.t.Helper()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}
@@ -85,8 +84,8 @@ func (s *scenario) tokenFor(account string, audiences ...string) string {
 	return request.Status.Token
 }
 
-// resigned gives a token as the cluster would have made it, had it been to end at another
-// time. No token that can be asked for ends within the time of a case.
+// resigned gives a token as the cluster would have signed it with another expiry. The shortest
+// token that can be requested outlives a case.
 func (s *scenario) resigned(token string, ends time.Time) string {
 	s.t.Helper()
 	s.needsThisMachine()
@@ -139,7 +138,7 @@ func TestATokenThatIsNotGoodIsRefused(t *testing.T) {
 	s := begin(t, "app-tokens")
 	c := s.restCaller()
 	token := s.tokenFor("deployer")
-	c.by(s.resigned(token, time.Now().Add(30*time.Minute))).get("/v1/apps") // so it is the time alone that is wrong below
+	c.by(s.resigned(token, time.Now().Add(30*time.Minute))).get("/v1/apps") // so only the time is wrong below
 	middle := len(token) - 40
 	altered := token[:middle] + string(rune('A'+(token[middle]+1)%26)) + token[middle+1:]
 	for what, bad := range map[string]string{
@@ -155,7 +154,7 @@ func TestATokenThatIsNotGoodIsRefused(t *testing.T) {
 	}
 	s.fails(c.by("").call(http.StatusUnauthorized, http.MethodGet, "/v1/apps", "", ""), "unauthorized", "send a Kubernetes token: Authorization: Bearer TOKEN")
 
-	// One that is revoked may be good for as long as it is remembered, and no longer.
+	// A revoked token may stay valid for as long as it is cached, and no longer.
 	c.get("/v1/apps")
 	s.delete(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "deployer"}})
 	over, again := time.NewTimer(s.limit()), time.NewTicker(time.Second)

@@ -33,7 +33,7 @@ storageClass = "local-path"
 		c.s.says(c.follow(shop+"/events", "settled"), `"status":"Ready"`, `"namespace":"`+c.s.name+`"`)
 	}
 
-	// What the one has and what nobody has are answered alike, but for the name.
+	// The answer for another tenant's object equals that for a missing one, except for the name.
 	abroad := "?namespace=" + one.name
 	calls := [][3]string{
 		{http.MethodGet, "", ""}, {http.MethodDelete, "", ""}, {http.MethodPost, "/deploy", shopAgain}, {http.MethodPost, "/plan", shopAgain},
@@ -56,7 +56,8 @@ storageClass = "local-path"
 	if listed := b.get("/v1/apps"); strings.Contains(listed, one.name) || strings.Contains(listed, "secret") {
 		t.Errorf("a tenant is told of another's applications: %s", listed)
 	}
-	// Nothing of what was asked for abroad was done, and what the other does at home is its own.
+	// None of the requests in the foreign namespace had an effect. In its own namespace, the other
+	// tenant changes only its own objects.
 	b.call(http.StatusOK, http.MethodDelete, shop, "", "")
 	a.s.says(a.get(shop), `"status":"Ready"`, `"ready_replicas":1`, `"namespace":"`+one.name+`"`)
 	a.s.says(a.get(shop+"/volumes"), `"size_gi":1`, `"status":"Bound"`)

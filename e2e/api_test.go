@@ -18,9 +18,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// The files of application shop: the first has a volume of every kind, and an access mode
-// that nobody knows; the second has only what was preserved, by an access mode that it has
-// not, and no pod.
+// The files of application shop. The first has a volume of every kind, and an unknown access mode.
+// The second has only the preserved volume, with an access mode that it lacks, and no pod.
 const (
 	shopFile = `[app]
 image = "busybox:1.36"
@@ -49,8 +48,8 @@ storageClass = "local-path"
 	shop      = "/v1/apps/shop"
 )
 
-// TestTheRESTAPIAnswersAsItsTableSays goes through the calls of docs/reference/rest-api.md in the order
-// of an application's life, with every answer the table names.
+// TestTheRESTAPIAnswersAsItsTableSays makes the calls of docs/reference/rest-api.md in the order of
+// an application's life. It wants every answer the table names.
 func TestTheRESTAPIAnswersAsItsTableSays(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "app-rest")
@@ -73,7 +72,7 @@ func (c *restCaller) takesAnId() {
 	for path, want := range map[string]string{"/openapi.json": `"openapi": "3.1.0"`, "/docs": "<html"} {
 		c.s.says(c.by("").get(path), want)
 	}
-	for _, call := range [][3]string{ // of an id that nobody has taken
+	for _, call := range [][3]string{ // of an id that is not in use
 		{http.MethodGet, ""}, {http.MethodDelete, ""}, {http.MethodPost, "/deploy", shopAgain}, {http.MethodPost, "/plan", shopAgain},
 		{http.MethodPost, "/scale", `{"replicas": 1}`}, {http.MethodGet, "/volumes"}, {http.MethodPut, "/volumes/data", `{"new_size_gi": 2}`}, {http.MethodGet, "/events"},
 	} {
@@ -102,7 +101,7 @@ func (c *restCaller) deploysTheFile() {
 			`volumes[0].accessMode: \"block\" is unknown, so the volume is block storage (rwo); write rwo or rwx`,
 			`volume 'data' is ReadWriteOnce, so the running pod is stopped before a new one starts (strategy Recreate)`)
 	}
-	told := c.listens(shop + "/events")("settled") // the pod has to be ready for five seconds, so there is something to tell before
+	told := c.listens(shop + "/events")("settled") // the pod must be ready for five seconds, so there are events before
 	c.s.says(told[0], `{"kind":"progress","app":{"id":"shop"`)
 	c.s.says(told[len(told)-1], `"status":"Ready","settled":true`, `"ready_replicas":1`)
 	stored := c.stored()
@@ -132,8 +131,8 @@ func (c *restCaller) deploysTheFile() {
 	c.s.says(c.post(http.StatusAccepted, shop+"/plan", shopAgain), `{"action":"keep","volume":"media","pvc_name":"paas-app-shop-media","from_gi":1,"to_gi":1`, `{"action":"detach","volume":"data"`, `{"action":"detach","volume":"scratch"`)
 }
 
-// keepsStrangersOut shows that who may not see an application does not learn that it is
-// there, and that who may see it may not change it.
+// keepsStrangersOut shows that an account that may not see an application does not learn of its
+// existence. One that may see it may not change it.
 func (c *restCaller) keepsStrangersOut() {
 	c.s.t.Helper()
 	nobody, stranger, viewer := c.by(""), c.as("stranger", ""), c.as("viewer", "view")
@@ -188,8 +187,8 @@ func (c *restCaller) resizes() {
 		"volume 'data' keeps its 2 GiB: the file asks for 1, and volumes never shrink")
 }
 
-// beyondQuota has a resize refused by Kubernetes, which is told with its cause and changes
-// nothing.
+// beyondQuota requests a resize that Kubernetes rejects. The answer has the cause, and nothing
+// changes.
 func (c *restCaller) beyondQuota(path string) {
 	c.s.t.Helper()
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: c.s.name, Name: "small"}, Spec: corev1.ResourceQuotaSpec{
@@ -202,8 +201,8 @@ func (c *restCaller) beyondQuota(path string) {
 	c.s.delete(quota)
 }
 
-// quotaCounted waits until the use of a quota has been counted: until then it refuses all, in
-// other words.
+// quotaCounted waits until the use of a quota has been counted. Until then the quota rejects
+// everything with another message.
 func (s *scenario) quotaCounted(quota *corev1.ResourceQuota) {
 	s.t.Helper()
 	ctx, stop := context.WithTimeout(s.ctx, s.limit())
@@ -236,7 +235,7 @@ func TestADeployThatCannotRunEndsAndSaysWhy(t *testing.T) {
 	s.says(stdout, "app faulty is Failing, 0 of 1 pod ready: the container of pod paas-app-faulty-", " cannot be started: ", "no-such-program")
 	s.says(stderr, "tarn: app faulty does not run as deployed; run tarn explain app "+s.name+"/faulty to see why")
 
-	// A kubelet that is late takes what has crashed for ready: it is not awaited by deploy.
+	// A slow kubelet takes a crashed container for ready, so this deploy does not wait for it.
 	deploy(0, `"sh", "-c", "echo reading; echo no configuration >&2; exit 3"`, "--wait=false")
 	s.await("the app to fail", func() (bool, string) {
 		if err := s.get(app); err != nil {

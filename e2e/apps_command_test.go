@@ -17,18 +17,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// commandLine is the program tarn in the case's namespace, by one of its ways to the
+// commandLine is the program tarn in the case's namespace, with one of its two ways to reach the
 // applications.
 type commandLine struct {
 	s *scenario
-	// way is what it is called in messages.
+	// way names it in messages.
 	way string
-	// flags go with every command, and env with every process.
+	// flags are added to every command, and env to every process.
 	flags, env []string
 }
 
-// ways gives the command line that goes straight to Kubernetes, and the one that calls a
-// server, which knows no cluster.
+// ways gives two command lines. One calls Kubernetes directly; the other calls a server and has no
+// access to the cluster.
 func (c *restCaller) ways() []commandLine {
 	server := []string{"--server", c.onThisMachine()}
 	if c.authority != "" {
@@ -40,8 +40,8 @@ func (c *restCaller) ways() []commandLine {
 	}
 }
 
-// onThisMachine is an address of the API that lies on this machine: no other is sent a
-// token without TLS. To a service of the cluster calls are passed on.
+// onThisMachine is an address of the API on this machine, because tarn sends no token to another
+// machine without TLS. It forwards calls to a service of the cluster.
 func (c *restCaller) onThisMachine() string {
 	c.s.t.Helper()
 	there, err := url.Parse(c.url)
@@ -56,10 +56,10 @@ func (c *restCaller) onThisMachine() string {
 	return here.URL
 }
 
-// String is what it is called in messages.
+// String names it in messages.
 func (l commandLine) String() string { return l.way }
 
-// runs runs a command, which must end with a status, and gives what it prints.
+// runs runs a command, wants the given exit status, and gives its output.
 func (l commandLine) runs(wantStatus int, input string, args ...string) (stdout, stderr string) {
 	l.s.t.Helper()
 	if tarnBinary() == "" {
@@ -77,7 +77,7 @@ func (l commandLine) runs(wantStatus int, input string, args ...string) (stdout,
 	return out.String(), complaint.String()
 }
 
-// parsed runs a command that must do what it is told, and reads what it prints in a format.
+// parsed runs a command that must succeed, and parses its output in a format.
 func (l commandLine) parsed(format, input string, args ...string) any {
 	l.s.t.Helper()
 	out, _ := l.runs(0, input, append(args, "--output", format)...)
@@ -85,14 +85,14 @@ func (l commandLine) parsed(format, input string, args ...string) any {
 	if err := yaml.Unmarshal([]byte(out), &value); err != nil { // JSON is YAML
 		l.s.t.Fatalf("%v in:\n%s", err, out)
 	}
-	if isJSON := out[0] == '{' || out[0] == '['; isJSON != (format == "json") && out != "[]\n" { // none is written so in both
+	if isJSON := out[0] == '{' || out[0] == '['; isJSON != (format == "json") && out != "[]\n" { // both write this one the same
 		l.s.t.Errorf("tarn %s --output %s, %s, printed\n%s", strings.Join(args, " "), format, l, out)
 	}
 	return value
 }
 
-// holds wants a value at a path of what was parsed, whose steps are keys of objects and
-// places in lists.
+// holds wants a value at a path of a parsed output. Its steps are keys of objects and indexes of
+// lists.
 func (s *scenario) holds(value any, want any, path ...any) {
 	s.t.Helper()
 	got := value
@@ -116,8 +116,8 @@ func (s *scenario) holds(value any, want any, path ...any) {
 	}
 }
 
-// kiosk is an application of one pod with a volume of each default kind, but that the
-// first cannot grow.
+// kiosk is an application of one pod with a volume of each default kind, except that the first
+// cannot grow.
 const kiosk = `[app]
 image = "busybox:1.36"
 command = ["sh", "-c", "` + stays + `"]
@@ -143,7 +143,7 @@ func TestTheCommandLineRunsAnApplicationByBothItsWays(t *testing.T) {
 	s.app("late")
 	ways := s.restCaller().ways()
 	straight, server := ways[0], ways[1]
-	// Of both ways, as JSON of the one and YAML of the other, the answer is the same.
+	// Both ways give the same answer, one as JSON and the other as YAML.
 	both := func(input string, args ...string) any {
 		t.Helper()
 		one, other := straight.parsed("json", input, args...), server.parsed("yaml", input, args...)
@@ -152,7 +152,7 @@ func TestTheCommandLineRunsAnApplicationByBothItsWays(t *testing.T) {
 		}
 		return one
 	}
-	// refuses wants both ways to end with a status and a message.
+	// refuses wants both ways to fail with a status and a message.
 	refuses := func(status int, message string, args ...string) {
 		t.Helper()
 		for _, way := range ways {
@@ -169,7 +169,7 @@ func TestTheCommandLineRunsAnApplicationByBothItsWays(t *testing.T) {
 	s.holds(planned, "paas-app-kiosk-media", "changes", 1, "pvc_name")
 	s.holds(planned, "Recreate", "strategy")
 
-	for _, way := range ways { // the second finds that all is there
+	for _, way := range ways { // the second finds everything deployed
 		deployed := way.parsed("json", kiosk, "app", "deploy", "kiosk", "--file", "-")
 		s.holds(deployed, "Ready", "app", "status")
 		s.holds(deployed, 1., "app", "ready_replicas")
@@ -201,8 +201,8 @@ func TestTheCommandLineRunsAnApplicationByBothItsWays(t *testing.T) {
 	s.commandsEnd(ways, refuses)
 }
 
-// kioskStatus looks at the case's namespace, and at all of the cluster: what others do
-// there is not this case's, but the exit status says what the answer does.
+// kioskStatus runs status for the case's namespace, and for the whole cluster. Other cases may have
+// problems there, but the exit status must match the answer.
 func (s *scenario) kioskStatus() {
 	s.t.Helper()
 	straight := commandLine{s: s, way: "straight to Kubernetes"}
@@ -224,8 +224,8 @@ func (s *scenario) kioskStatus() {
 	s.says(out, `"namespace": "`+s.name+`"`)
 }
 
-// commandsEnd deploys an application that waits for a class that nobody has made, until the
-// time for it is over, and deletes both applications.
+// commandsEnd deploys an application that waits in vain for a missing class, until its timeout.
+// Then it deletes both applications.
 func (s *scenario) commandsEnd(ways []commandLine, refuses func(status int, message string, args ...string)) {
 	s.t.Helper()
 	waits := "[app]\nimage = \"busybox:1.36\"\n\n[[volumes]]\nname = \"data\"\nmountPath = \"/data\"\nsize = \"1Gi\"\nstorageClass = \"" + s.name + "\"\n"

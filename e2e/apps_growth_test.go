@@ -17,19 +17,19 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// leastKi is the least that df may say, in KiB, of a volume of a size in GiB: a file system
-// keeps some of it for itself.
+// leastKi is the least size, in KiB, that df may report for a volume of a size in GiB. A file
+// system reserves some of it.
 func leastKi(gi int64) int64 { return gi << 20 / 10 * 9 }
 
-// hasGi is shell that fails unless df says that /data is as large as was asked for.
+// hasGi is shell that fails unless df reports for /data the requested size.
 func hasGi(gi int64) string {
 	return fmt.Sprintf("has=$(df -k /data | awk 'END {print $2}') && echo /data has $has KiB && test $has -ge %d && test $has -le %d", leastKi(gi), gi<<20)
 }
 
-// countsUp is a program whose volume of 1 GiB grows to 2 under it. First it takes nearly
-// all the room there is, and fails to write what needs more. Then it writes numbers, one a
-// line, until it is ended; beside that it waits until df says that there are 2 GiB, and
-// writes what did not fit before. It prints what it finds.
+// countsUp is a program whose volume of 1 GiB grows to 2 while it runs. First it fills nearly all
+// the space, and fails to write more. Then it writes numbers, one a line, until it is ended. In
+// parallel it waits until df reports 2 GiB, and writes what did not fit before. It prints what it
+// finds.
 var countsUp = `trap exit TERM
 cd /data
 ` + hasGi(1) + ` || exit 1
@@ -58,7 +58,7 @@ done`
 func TestAnAppsVolumeGrowsWhileItsPodWrites(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "app-grow")
-	s.step = 2 * soon // an App that is Ready is many steps
+	s.step = 2 * soon // an App takes many steps to become Ready
 	s.needsClasses("ovh-csi-rbd")
 	app := s.app("counter")
 	app.Spec = tarn.AppSpec{
@@ -70,7 +70,7 @@ func TestAnAppsVolumeGrowsWhileItsPodWrites(t *testing.T) {
 	volume, pod := s.volumeNamed("paas-app-counter-data"), s.podOf(app)
 	s.says(s.prints(pod, "it does not fit"), "No space left on device")
 
-	// The live claim decides: what the spec says of the volume changes nothing.
+	// The live claim decides: the volume's size in the spec has no effect.
 	if err := suite.live.Patch(s.ctx, app, client.RawPatch(types.JSONPatchType, []byte(`[{"op": "replace", "path": "/spec/volumes/0/accessMode", "value": "ReadWriteMany"}]`))); err != nil {
 		t.Fatal(err)
 	}
@@ -100,9 +100,9 @@ func TestAnAppsVolumeGrowsWhileItsPodWrites(t *testing.T) {
 	}
 }
 
-// sharesAndCounts is a program that writes into a volume of 1 GiB that others write to as
-// well, and prints of what size df says it is, whenever that is another. A file system
-// mounted without project quotas holds no folder to its size, and that is printed instead.
+// sharesAndCounts is a program that writes into a shared volume of 1 GiB. It prints the size that
+// df reports whenever it changes. A file system mounted without project quotas limits no directory,
+// and then it prints that.
 var sharesAndCounts = fmt.Sprintf(`trap exit TERM
 while true; do
 echo here >> /data/$HOSTNAME || exit 1
@@ -139,7 +139,7 @@ func TestASharedVolumeGrowsByTheRESTAPIUnderAllItsPods(t *testing.T) {
 		t.Fatalf("there are %d pods (%v), want 2", len(list.Items), err)
 	}
 	pods := []*corev1.Pod{&list.Items[0], &list.Items[1]}
-	// What the mount is decides, not what df says: a quota that was not set is a fault.
+	// The mount options decide, not the output of df: a quota that was not set is a failure.
 	held := !strings.Contains(s.prints(pods[0], "/data has "), "no quotas")
 	before, after := "/data has no quotas", "/data has no quotas"
 	if held {

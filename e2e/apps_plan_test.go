@@ -19,8 +19,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// ledger is application ledger, which has no pods, with volumes each written as name, size
-// in GiB, access mode and class.
+// ledger is application ledger, without pods. Each volume is written as name, size in GiB, access
+// mode and class.
 func ledger(volumes ...string) string {
 	text := "[app]\nname = \"ledger\"\nimage = \"busybox:1.36\"\nreplicas = 0\n"
 	for _, v := range volumes {
@@ -30,7 +30,7 @@ func ledger(volumes ...string) string {
 	return text
 }
 
-// plan is the part of a plan, and of the answer to a deploy, that the cases read.
+// plan holds the fields that the cases read of a plan and of the answer to a deploy.
 type plan struct {
 	Refused  bool
 	Warnings []string
@@ -60,8 +60,8 @@ func decoded[T any](s *scenario, text string) T {
 	return value
 }
 
-// plans asks for the plan of application ledger by HTTP and by both ways of the command
-// line, all of which must say the same, and gives it.
+// plans requests the plan of application ledger by HTTP and by both ways of the command line. It
+// wants the same answer from all, and gives it.
 func (c *restCaller) plans(file string) plan {
 	c.s.t.Helper()
 	answer := c.deploy(http.StatusAccepted, "/v1/apps/ledger/plan", file)
@@ -80,7 +80,7 @@ func (c *restCaller) plans(file string) plan {
 	return p
 }
 
-// stands gives what application ledger is to be, and what its claims ask for.
+// stands gives the spec of application ledger, and the requests of its claims.
 func (s *scenario) stands() map[string]string {
 	s.t.Helper()
 	app := &tarn.App{}
@@ -156,7 +156,7 @@ func TestAPlanTellsWhatADeployDoesToWhatIsThere(t *testing.T) {
 	s.says(c.get("/v1/apps/ledger/volumes"), fmt.Sprintf(`"name":"grown","pvc_name":"paas-app-ledger-grown","size_gi":2,"capacity_bytes":%d`, 2<<30))
 	s.says(c.get("/v1/apps/ledger"), `"detached":[{"name":"left","pvc_name":"paas-app-ledger-left","size_gi":1,`)
 
-	// No volume is made smaller: what the file says of it is told to have no effect.
+	// No volume shrinks: the plan says that this part of the file has no effect.
 	smaller := ledger(kept, fixed, "grown 1 rwx ovh-csi-nfs", more)
 	before = s.stands()
 	p = c.plans(smaller)
@@ -171,8 +171,7 @@ func TestAPlanTellsWhatADeployDoesToWhatIsThere(t *testing.T) {
 	}
 }
 
-// ledgers is the claim of a volume of application ledger, as far as it is known before it
-// is read.
+// ledgers is the claim of a volume of application ledger, with only its name.
 func (s *scenario) ledgers(volume string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "paas-app-ledger-" + volume}}
 }

@@ -20,7 +20,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// needsClasses ends a case on a cluster without the classes that applications get.
+// needsClasses skips a case on a cluster without the classes for applications.
 func (s *scenario) needsClasses(names ...string) {
 	s.t.Helper()
 	for _, name := range names {
@@ -34,8 +34,8 @@ func (s *scenario) needsClasses(names ...string) {
 	}
 }
 
-// app is the App of a name, as far as it is known before it is read. It is deleted at the
-// end of the case, if it is there, before anything else is.
+// app is the App of a name, with only its name. At the end of the case it is deleted before
+// anything else.
 func (s *scenario) app(name string) *tarn.App {
 	app := &tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: name}}
 	s.t.Cleanup(func() {
@@ -50,7 +50,7 @@ func (s *scenario) app(name string) *tarn.App {
 	return app
 }
 
-// volumeNamed gives the volume of the claim of a name.
+// volumeNamed gives the volume of the claim with a name.
 func (s *scenario) volumeNamed(claim string) *corev1.PersistentVolume {
 	s.t.Helper()
 	return s.volumeOf(s.bound(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: claim}}))
@@ -76,15 +76,15 @@ func (s *scenario) podOf(app *tarn.App) *corev1.Pod {
 	return &found[0]
 }
 
-// tarnApp runs a command of `tarn` about the case's namespace.
+// tarnApp runs a command of `tarn` on the case's namespace.
 func (s *scenario) tarnApp(wantStatus int, args ...string) string {
 	s.t.Helper()
 	stdout, stderr := mustTool(s.t, wantStatus, "", append(args, "--namespace", s.name)...)
 	return stdout + stderr
 }
 
-// appReady waits until all that the newest spec of an App asks for is there. It asks the
-// API server: the cache may still have an earlier spec, and that it was ready.
+// appReady waits until everything that the newest spec of an App requests exists. It reads from the
+// API server, because the cache may have an earlier spec that was ready.
 func (s *scenario) appReady(app *tarn.App) {
 	s.t.Helper()
 	s.await("App "+app.Name+" to be Ready", func() (bool, string) {
@@ -99,7 +99,7 @@ func (s *scenario) appReady(app *tarn.App) {
 	})
 }
 
-// diary has an application write what it finds of earlier pods, and of itself.
+// diary makes an application write what it finds of earlier pods, and of itself.
 const diary = `
 [app]
 name = "diary"

@@ -23,11 +23,11 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// metricsGroup is where autoscalers ask for metrics that are no pod's.
+// metricsGroup is where autoscalers request metrics that do not belong to pods.
 const metricsGroup = "/apis/external.metrics.k8s.io/v1beta1"
 
-// measures serves a metric to the cluster's autoscaler, for as long as the case lasts. It
-// is the cluster's only such API, so one case at a time may do it.
+// measures serves a metric to the cluster's autoscaler until the case ends. A cluster has only one
+// such API, so one case at a time may call it.
 func (s *scenario) measures(metric string) *atomic.Int64 {
 	s.t.Helper()
 	s.needsThisMachine()
@@ -46,7 +46,7 @@ func (s *scenario) measures(metric string) *atomic.Int64 {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(answer) // whoever asked asks again
+		_ = json.NewEncoder(w).Encode(answer) // the caller retries
 	}))
 	s.t.Cleanup(server.Close)
 	address, err := url.Parse(server.URL)

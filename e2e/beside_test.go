@@ -23,8 +23,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// beside is a cluster of one test's own, beside that of the suite: without a node, for
-// what needs no pods, and with controllers set up in another way.
+// beside is a test's own cluster, beside the suite's: without a node, and with controllers set up
+// differently.
 type beside struct {
 	machine
 	t      *testing.T
@@ -33,14 +33,14 @@ type beside struct {
 	news   *news
 }
 
-// startBeside takes one up with the arguments given, and down when the test ends.
+// startBeside starts a cluster with the arguments given, and removes it when the test ends.
 func startBeside(t *testing.T, label string, args ...string) *beside {
 	t.Helper()
 	if !suite.machine.here() {
 		t.Skip("no tarn-cluster to start a cluster with: TARN_CLUSTER_BINARY and TARN_CLUSTER_NAME are not set")
 	}
 	b := &beside{t: t, news: newNews(), machine: machine{binary: suite.machine.binary, name: suite.machine.name + "-" + label, kills: &killing{}}}
-	b.must("down") // an interrupted run may have left it
+	b.must("down") // an interrupted run may have left one
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, name := range []string{controller, standby, "etcd", "supervisor"} {
@@ -65,7 +65,7 @@ func startBeside(t *testing.T, label string, args ...string) *beside {
 	return b
 }
 
-// follow starts the watches and returns when their first lists are in.
+// follow starts the watches and returns when their first lists are complete.
 func (b *beside) follow() {
 	b.t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -85,7 +85,7 @@ func (b *beside) follow() {
 	}
 }
 
-// must runs tarn-cluster and gives what it prints.
+// must runs tarn-cluster and gives its output.
 func (b *beside) must(args ...string) string {
 	b.t.Helper()
 	out, err := b.run(args...)
@@ -95,7 +95,7 @@ func (b *beside) must(args ...string) string {
 	return out
 }
 
-// makeAll makes many objects, some at once. The result arrives when all are made.
+// makeAll makes many objects, some in parallel. The channel receives the result when all are made.
 func (b *beside) makeAll(objects []client.Object) <-chan error {
 	const makers = 16
 	done, work, results := make(chan error, 1), make(chan client.Object), make(chan error, len(objects))
@@ -120,7 +120,7 @@ func (b *beside) makeAll(objects []client.Object) <-chan error {
 	return done
 }
 
-// made waits until all of makeAll are made.
+// made waits until makeAll has made all objects.
 func (b *beside) made(done <-chan error) {
 	b.t.Helper()
 	if err := <-done; err != nil {
@@ -128,7 +128,7 @@ func (b *beside) made(done <-chan error) {
 	}
 }
 
-// until looks again and again at what nobody tells of: processes.
+// until polls for changes without events, such as those of processes.
 func (b *beside) until(what string, check func() (bool, string)) {
 	b.t.Helper()
 	over, again := time.NewTimer(soon), time.NewTicker(50*time.Millisecond)
@@ -147,7 +147,7 @@ func (b *beside) until(what string, check func() (bool, string)) {
 	}
 }
 
-// await waits for a state of the cluster and ends the test if it does not come.
+// await waits for a state of the cluster, and fails the test at the deadline.
 func (b *beside) await(what string, within time.Duration, check func() (bool, string)) {
 	b.t.Helper()
 	if !b.news.await(b.t, what, within, check) {
@@ -155,7 +155,7 @@ func (b *beside) await(what string, within time.Duration, check func() (bool, st
 	}
 }
 
-// claims and volumes are those the cache has; they must not be changed.
+// claims and volumes are those in the cache. The caller must not change them.
 func (b *beside) claims() []corev1.PersistentVolumeClaim {
 	b.t.Helper()
 	var list corev1.PersistentVolumeClaimList
@@ -198,8 +198,8 @@ func (b *beside) inPhase(phase corev1.PersistentVolumePhase) int {
 	return n
 }
 
-// pairedOneToOne fails the test unless each claim names a volume of its own that names
-// it, as the API server itself has them.
+// pairedOneToOne fails the test unless each claim names a volume of its own that names it back. It
+// reads from the API server.
 func (b *beside) pairedOneToOne() {
 	b.t.Helper()
 	var claims corev1.PersistentVolumeClaimList
@@ -245,7 +245,7 @@ func (b *beside) metric(component, name string) []string {
 	}
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil // its process is just being started again
+		return nil // the process is being restarted
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
@@ -261,7 +261,7 @@ func (b *beside) metric(component, name string) []string {
 	return found
 }
 
-// staticVolume can be bound by anybody to a claim without a class.
+// staticVolume is a volume that any claim without a class may use.
 func staticVolume(i int) *corev1.PersistentVolume {
 	name := fmt.Sprintf("static-%04d", i)
 	return &corev1.PersistentVolume{
@@ -274,7 +274,7 @@ func staticVolume(i int) *corev1.PersistentVolume {
 	}
 }
 
-// claimOf asks for a volume of a class; the empty one has the static volumes.
+// claimOf asks for a volume of a class; the static volumes have the empty one.
 func claimOf(class, name string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name},

@@ -14,8 +14,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// What was staged before the machine was last started is not what a pod gets. The machine
-// stays up: that the record is of an earlier boot is written there, and the agent started anew.
+// A pod does not get a volume staged before the machine's last start. Here the machine stays up.
+// The case edits the record to name an earlier boot, and restarts the agent.
 func aVolumeOfAnEarlierBootIsStagedAnew(t *testing.T) {
 	s := begin(t, "boot")
 	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
@@ -38,8 +38,8 @@ func aVolumeOfAnEarlierBootIsStagedAnew(t *testing.T) {
 	s.remove(claim)
 }
 
-// ofAnotherBoot has the record of a stage say that it was written before the machine was
-// last started.
+// ofAnotherBoot edits the record of a stage, as if it had been written before the machine's last
+// start.
 func (s *scenario) ofAnotherBoot(stage *tarn.PavStage) {
 	s.t.Helper()
 	pid, err := suite.machine.kubelet()
@@ -62,7 +62,7 @@ func (s *scenario) ofAnotherBoot(stage *tarn.PavStage) {
 	if data, err = json.Marshal(record); err != nil {
 		s.t.Fatal(err)
 	}
-	// In one step, as the agent may be reading it.
+	// In one step, because the agent may be reading the file.
 	if err := errors.Join(os.WriteFile(path+".edited", data, 0o600), os.Rename(path+".edited", path)); err != nil {
 		s.t.Fatal(err)
 	}

@@ -25,28 +25,28 @@ import (
 )
 
 const (
-	// namePrefix begins the names of all that the cases make.
+	// namePrefix begins the names of all objects of the cases.
 	namePrefix = "e2e-"
-	// soon is what every single step may take where nothing is amiss, on a slow machine with twelve cases at once: it ends the wait for what
-	// never comes, and is no measure of speed.
+	// soon is how long a single step may take on a slow machine with twelve cases in parallel. It
+	// ends a wait in vain, and does not measure speed.
 	soon = 3 * time.Minute
 )
 
-// scenario is one case: its name is that of its namespace, provisioner and class.
+// scenario is one case. Its name is also that of its namespace, provisioner and class.
 type scenario struct {
 	t    *testing.T
 	ctx  context.Context
 	name string
-	// step is what every single step may take; 0 is soon.
+	// step is how long a single step may take; 0 means soon.
 	step time.Duration
 }
 
 func (s *scenario) limit() time.Duration { return cmp.Or(s.step, soon) }
 
-// begin makes the namespace of a case and sees to its end.
+// begin makes the namespace of a case and registers its cleanup.
 func begin(t *testing.T, label string) *scenario {
 	t.Helper()
-	// Not the test's own context, which has ended when its cleanup runs.
+	// Not the test's own context, which ends before its cleanup runs.
 	s := &scenario{t: t, ctx: context.Background(), name: fmt.Sprintf("%s%s-%05x", namePrefix, label, rand.IntN(1<<20))}
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}})
 	t.Cleanup(func() {
@@ -62,7 +62,7 @@ func begin(t *testing.T, label string) *scenario {
 	return s
 }
 
-// end deletes what the case has left, each kind within its time, and proves that
+// end deletes the remaining objects of the case, each kind with its own timeout, and proves that
 // nothing is left.
 func (s *scenario) end() {
 	ours := client.InNamespace(s.name)
@@ -100,7 +100,7 @@ func (s *scenario) clear(what string, list client.ObjectList, options ...client.
 	}
 }
 
-// items gives the objects of a list of one of the kinds the cases make.
+// items gives the objects of a list, for the kinds that the cases make.
 func items(list client.ObjectList) []client.Object {
 	var found []client.Object
 	switch l := list.(type) {
@@ -128,7 +128,7 @@ func items(list client.ObjectList) []client.Object {
 	return found
 }
 
-// create makes an object and fails the case if that is refused.
+// create makes an object and fails the case if the API server rejects it.
 func (s *scenario) create(o client.Object) {
 	s.t.Helper()
 	if err := suite.live.Create(s.ctx, o); err != nil {
@@ -136,7 +136,7 @@ func (s *scenario) create(o client.Object) {
 	}
 }
 
-// delete requests the deletion of an object that must be there.
+// delete requests the deletion of an object that must exist.
 func (s *scenario) delete(o client.Object) {
 	s.t.Helper()
 	if err := suite.live.Delete(s.ctx, o); err != nil {
@@ -144,7 +144,7 @@ func (s *scenario) delete(o client.Object) {
 	}
 }
 
-// deleteIfThere requests the deletion of an object that may be gone.
+// deleteIfThere requests the deletion of an object that may not exist.
 func (s *scenario) deleteIfThere(o client.Object) {
 	if err := client.IgnoreNotFound(suite.live.Delete(s.ctx, o)); err != nil {
 		s.t.Errorf("deleting %s: %v", describe(o), err)
@@ -160,7 +160,7 @@ func (s *scenario) remove(o client.Object) {
 	}
 }
 
-// gone waits until an object is gone, or another one has its name.
+// gone reports whether an object is gone, or another object has its name.
 func (s *scenario) gone(o client.Object) bool {
 	s.t.Helper()
 	uid := o.GetUID()
@@ -170,13 +170,13 @@ func (s *scenario) gone(o client.Object) bool {
 		if err == nil && (uid == "" || last.GetUID() == uid) {
 			return false, fmt.Sprintf("still there, finalizers %q", last.GetFinalizers())
 		}
-		// What the cache does not have it may not have yet.
+		// The cache may be missing an object that exists.
 		err = suite.live.Get(s.ctx, client.ObjectKeyFromObject(o), last)
 		return apierrors.IsNotFound(err) || err == nil && uid != "" && last.GetUID() != uid, "still there"
 	})
 }
 
-// await waits for a state of the cluster and ends the case if it does not come.
+// await waits for a state of the cluster, and fails the case at the deadline.
 func (s *scenario) await(what string, check func() (bool, string)) {
 	s.t.Helper()
 	if !s.wait(what, s.limit(), check) {
@@ -184,15 +184,15 @@ func (s *scenario) await(what string, check func() (bool, string)) {
 	}
 }
 
-// wait looks at each change whether check holds. Its second result says how things
-// are, for the message when time is up.
+// wait calls check after each change until it holds. Its second result describes the state, for the
+// message at the deadline.
 func (s *scenario) wait(what string, within time.Duration, check func() (bool, string)) bool {
 	s.t.Helper()
 	return suite.news.await(s.t, what, within, check)
 }
 
-// ran checks how many pods of a step there have been by now. The watch may tell of the last
-// of them a moment after what they did is seen elsewhere.
+// ran checks how many pods of a step there have been. A watch may report the last pod a moment
+// after its effects are seen elsewhere.
 func (s *scenario) ran(step tarn.Step, want int) {
 	s.t.Helper()
 	seen := func() int { return suite.news.of(s.name).pods[step] }
@@ -204,7 +204,7 @@ func (s *scenario) ran(step tarn.Step, want int) {
 	}
 }
 
-// get reads an object from the cache; its error is the state to report.
+// get reads an object from the cache. Its error is the state to report.
 func (s *scenario) get(o client.Object) error {
 	return suite.cached.Get(s.ctx, client.ObjectKeyFromObject(o), o)
 }
@@ -257,7 +257,7 @@ func isReadyPod(pod *corev1.Pod) bool {
 	})
 }
 
-// printed gives what the containers of a pod have printed.
+// printed gives the output of a pod's containers.
 func (s *scenario) printed(pod *corev1.Pod) string {
 	var text strings.Builder
 	for _, c := range pod.Spec.Containers {
@@ -270,8 +270,8 @@ func (s *scenario) printed(pod *corev1.Pod) string {
 	return text.String()
 }
 
-// prints reads what a pod's only container prints until a line holds last, and
-// gives all of it.
+// prints reads the output of a pod's only container until it contains a last line. It gives all of
+// it.
 func (s *scenario) prints(pod *corev1.Pod, last string) string {
 	s.t.Helper()
 	ctx, stop := context.WithTimeout(s.ctx, s.limit())
@@ -293,8 +293,7 @@ func (s *scenario) prints(pod *corev1.Pod, last string) string {
 	return ""
 }
 
-// told waits for an Event about an object whose reason is given and whose message
-// holds every text.
+// told waits for an Event about an object with the given reason whose message contains every text.
 func (s *scenario) told(about client.Object, reason string, texts ...string) {
 	s.t.Helper()
 	s.await(fmt.Sprintf("an Event %s about %s with %q", reason, describe(about), texts), func() (bool, string) {
@@ -347,7 +346,7 @@ func describe(o client.Object) string {
 	return kind + " " + o.GetName()
 }
 
-// needsThisMachine ends a case whose cluster is elsewhere.
+// needsThisMachine skips a case whose cluster is elsewhere.
 func (s *scenario) needsThisMachine() {
 	s.t.Helper()
 	if !suite.machine.here() {
@@ -355,7 +354,7 @@ func (s *scenario) needsThisMachine() {
 	}
 }
 
-// refused fails the case unless err is the API server's refusal and names every text.
+// refused fails the case unless err is a rejection by the API server that contains every text.
 func (s *scenario) refused(err error, texts ...string) {
 	s.t.Helper()
 	var status apierrors.APIStatus

@@ -21,12 +21,11 @@ const (
 	stages       = "/apis/tarn.dev/v1alpha1/pavstages"
 )
 
-// row is a line as kubectl prints it, by its column's name in capitals; a column that is
-// blank is not in it.
+// row is a line of kubectl's output, by column name in capitals. Blank columns are left out.
 type row map[string]string
 
-// shown gives the line of the object for which a column has a value. The API server
-// makes it, as for kubectl.
+// shown gives the row of the object that has a value in a column. The API server makes it, as for
+// kubectl.
 func (s *scenario) shown(resource, column, value string) (row, error) {
 	var table metav1.Table
 	text, err := suite.logs.CoreV1().RESTClient().Get().AbsPath(resource).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(s.ctx)
@@ -50,8 +49,8 @@ func (s *scenario) shown(resource, column, value string) (row, error) {
 	return nil, nil
 }
 
-// shows waits until the line of an object has a text in each column that is named, and
-// nothing in those whose text is empty; "*" is anything.
+// shows waits until the row of an object has the given text in each column. A column with "" must
+// be blank; "*" matches anything.
 func (s *scenario) shows(resource, column, value string, want row) {
 	s.t.Helper()
 	s.await(fmt.Sprintf("%s %s to have %q", resource, value, want), func() (bool, string) {
@@ -120,7 +119,7 @@ func TestTheColumnsSayWhatHasFailed(t *testing.T) {
 		t.Parallel()
 		s := begin(t, "columns-staging")
 		s.create(s.provisioner(fields{
-			"volumeCreation": asRequested, "volumeStaging": fails(nil), "volumeUnstaging": script{text: "sleep 2"}.section(nil), // so long the stage can be seen
+			"volumeCreation": asRequested, "volumeStaging": fails(nil), "volumeUnstaging": script{text: "sleep 2"}.section(nil), // long enough for the case to see the stage
 		}))
 		s.class(corev1.PersistentVolumeReclaimDelete)
 		claim := s.bound(s.claim("data"))

@@ -29,12 +29,11 @@ import (
 const (
 	// standby is the second controller of a cluster that has two.
 	standby = "tarn-controller-2"
-	// manyAtOnce is what hundreds of claims may take beside whatever else the machine
-	// does.
+	// manyAtOnce is how long hundreds of claims may take, whatever else the machine does.
 	manyAtOnce = 5 * time.Minute
 )
 
-// Two controllers, and each way in which the one that works may stop.
+// Two controllers run, and the working one stops in each possible way.
 func TestAnotherControllerTakesOver(t *testing.T) {
 	t.Parallel()
 	b := startBeside(t, "standby", "--binder=tarn", "--tarn-controllers=2")
@@ -101,7 +100,7 @@ func TestAnotherControllerTakesOver(t *testing.T) {
 				}
 			}
 		}
-		b.must("restart", "--kill", b.leader()) // the other may have begun just now
+		b.must("restart", "--kill", b.leader()) // the other may have taken over just now
 		b.await("no dynamic volume to be left", manyAtOnce, func() (bool, string) {
 			volumes := len(b.volumes())
 			return volumes == n && b.recordsLeft() == 0, fmt.Sprintf("%d volumes, %d static among them, and %d records", volumes, n, b.recordsLeft())
@@ -109,7 +108,7 @@ func TestAnotherControllerTakesOver(t *testing.T) {
 	})
 }
 
-// Case 159: Kubernetes' binder and Tarn's are both on, as by mistake.
+// Case 159: Kubernetes' binder and Tarn's both run, as by mistake.
 func TestTwoBindersAtOnceBindOneToOne(t *testing.T) {
 	t.Parallel()
 	b := startBeside(t, "two-binders", "--binder=kubernetes", "--protection=kubernetes", "--tarn-controller-arg=--controllers=*,-protect")
@@ -155,7 +154,7 @@ func TestTwoBindersAtOnceBindOneToOne(t *testing.T) {
 	}
 }
 
-// valueOf is that of one of the lines of a component's metrics, -1 where there is none of a name.
+// valueOf is the value of the metric line with a name, -1 if there is none.
 func valueOf(lines []string, name string) float64 {
 	for _, line := range lines {
 		if text, found := strings.CutPrefix(line, name+" "); found {
@@ -167,25 +166,29 @@ func valueOf(lines []string, name string) float64 {
 	return -1
 }
 
-// takeover is how long after a leader's death another begins, beside what the API server takes to answer: a second more than what
-// docs/operations/high-availability.md promises, which a busy machine may take to let the one that stands by go on.
+// takeover is how soon another controller must begin after a leader's death, beside the API
+// server's answer time. It is a second more than docs/operations/high-availability.md promises,
+// because a busy machine may delay the standby.
 const takeover = 6 * time.Second
 
-// expiry is how long after its last renewal a lease is taken at the latest, beside what the API server takes to answer: its duration of 4 s,
-// and twice 2.2 retries of 0.2 s, until one that stands by sees that renewal and until it sees that none came after.
+// expiry is when a lease is taken over at the latest after its last renewal, beside the API
+// server's answer time. It is the lease's duration of 4 s, and twice 2.2 retries of 0.2 s. In these
+// the standby first sees that renewal, and then that none came after.
 const expiry = 4900 * time.Millisecond
 
-// followed kills the controller that leads, beside one that stands by, and waits until that one does. When that was is in the lease, so it
-// does not matter when the test hears of it. One that stands by has to hear of the last renewal, which the API server may have carried out
-// after the death, and of the lease being as it was, and to write its own: on a busy machine none of that is answered at once, nor is this test,
-// and what takes longer than a second is asked for twice.
+// followed kills the leading controller and waits until the standby leads. The lease records when
+// that was, so it does not matter when the test learns of it.
+//
+// The standby must see the last renewal, which the API server may have stored after the death. It
+// must see that the lease is unchanged, and write its own. On a busy machine each answer is
+// delayed, and so is this test. Requests that take longer than a second are made twice.
 func (b *beside) followed(leader string) {
 	b.t.Helper()
 	before, slowest := b.lease(), answers(b.t, b.live)
 	killed := time.Now()
 	b.must("restart", "--kill", leader)
 	last, next := b.handover(before)
-	if last.Spec.RenewTime.After(killed) { // what was asked for takes a moment to be done
+	if last.Spec.RenewTime.After(killed) { // a request takes a moment to be stored
 		killed = last.Spec.RenewTime.Time
 	}
 	took, since, answer := next.Spec.AcquireTime.Sub(killed), next.Spec.AcquireTime.Sub(last.Spec.RenewTime.Time), slowest(last.Spec.RenewTime.Time)
@@ -198,8 +201,8 @@ func (b *beside) followed(leader string) {
 	}
 }
 
-// answers asks an API server for the controller's lease again and again, as one that stands by does, until the longest that it took to answer
-// since a moment is asked for.
+// answers requests the controller's lease from an API server repeatedly, as a standby does. The
+// returned function stops that, and gives the longest answer time since a moment.
 func answers(t *testing.T, live client.Reader) (slowest func(since time.Time) time.Duration) {
 	ctx, stop := context.WithCancel(t.Context())
 	type answer struct {
@@ -213,7 +216,7 @@ func answers(t *testing.T, live client.Reader) (slowest func(since time.Time) ti
 		defer again.Stop()
 		for ctx.Err() == nil {
 			asked := time.Now()
-			_ = live.Get(ctx, client.ObjectKey{Namespace: "tarn-system", Name: controller}, &coordinationv1.Lease{}) // an error is an answer
+			_ = live.Get(ctx, client.ObjectKey{Namespace: "tarn-system", Name: controller}, &coordinationv1.Lease{}) // an error is an answer too
 			had = append(had, answer{time.Now(), time.Since(asked)})
 			select {
 			case <-again.C:
@@ -236,7 +239,7 @@ func answers(t *testing.T, live client.Reader) (slowest func(since time.Time) ti
 // within runs a part of a test on the same cluster.
 func (b *beside) within(name string, part func(*beside)) {
 	if b.t.Failed() {
-		return // what follows would only fail for the same reason
+		return // later parts would only fail for the same reason
 	}
 	b.t.Run(name, func(t *testing.T) {
 		inner := *b
@@ -245,7 +248,7 @@ func (b *beside) within(name string, part func(*beside)) {
 	})
 }
 
-// leader is the name of the controller that works.
+// leader is the name of the working controller.
 func (b *beside) leader() string {
 	b.t.Helper()
 	var leader string
@@ -272,12 +275,12 @@ func (b *beside) lease() *coordinationv1.Lease {
 
 func holder(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.HolderIdentity, "") }
 
-// handover gives the lease as a holder had it last, and as it was first when that one did not have it any more.
+// handover gives the last state of a lease under its holder, and the first state after that.
 func (b *beside) handover(was *coordinationv1.Lease) (last, next *coordinationv1.Lease) {
 	b.t.Helper()
 	ctx, stop := context.WithTimeout(b.t.Context(), soon)
 	defer stop()
-	// The API server may end a watch; this one goes on where that stopped.
+	// The API server may end a watch; this one resumes there.
 	changes, err := watchtools.NewRetryWatcherWithContext(ctx, was.ResourceVersion, &toolscache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = "metadata.name=" + was.Name

@@ -11,8 +11,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// moments are the points in the life of a dynamic volume at which a component is
-// killed: as soon as what is there was ever seen.
+// moments are the points in the life of a dynamic volume at which a component is killed. A moment
+// is reached as soon as its objects have been seen once.
 var moments = []struct {
 	name    string
 	reached func(trace) bool
@@ -30,14 +30,14 @@ var moments = []struct {
 	{"the deletion pod is made", func(t trace) bool { return t.pods[tarn.StepDeletion] > 0 }},
 }
 
-// manyKills is what a step may take while components are killed for many cases at once:
-// after each failed mount the kubelet waits twice as long, for two minutes in the end, when
-// four have gone by.
+// manyKills is how long a step may take while components are killed for many cases in parallel.
+// After each failed mount the kubelet doubles its pause, up to two minutes when four minutes have
+// passed.
 const manyKills = 6 * time.Minute
 
-// staged says at which moments parts of Tarn are killed: at some, and at all where every case
-// is asked for. Where they are pods another leads after seconds only, as the killed one cannot
-// give its lease back.
+// staged says at which moments parts of Tarn are killed: at some by default, at all where every
+// case is requested. Where they are pods, a takeover takes seconds, because a killed leader cannot
+// release its lease.
 func staged(moment string) bool {
 	switch moment {
 	case "the creation pod is made", "the volume is staged", "the node has unmounted", "the deletion pod is made", "a claim is bound", "a volume is nobody's":
@@ -46,8 +46,8 @@ func staged(moment string) bool {
 	return wide()
 }
 
-// The cases that kill Tarn's parts go on side by side, so that each is hit by the kills of
-// the others too, wherever it is; other cases do not run beside them.
+// The cases that kill Tarn's parts run in parallel, so that each also meets the kills of the others
+// at any point. Other cases do not run beside them.
 func TestWhoeverIsKilled(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -66,10 +66,10 @@ func TestWhoeverIsKilled(t *testing.T) {
 	t.Cleanup(func() { (&scenario{t: t, ctx: context.Background()}).tarnAgain() })
 }
 
-// aVolumeLivesOn though components are killed at one moment of its life: the only controller,
-// or, where they are pods, the one that leads; the node agent; all there is. One group of
-// lives follows the other: with each kill of the node agent the kubelet waits longer
-// before it asks for a volume again, for a minute in the end.
+// aVolumeLivesOn though components are killed at one moment of its life. It kills the only
+// controller (or the leading pod), the node agent, or all components. Groups of lives run one after
+// another, because the kubelet's pause before a retry grows with each kill of the node agent, up to
+// a minute.
 func aVolumeLivesOn(t *testing.T) {
 	groups := [][]string{{controller}, {nodeAgent}, {controller, nodeAgent}}
 	if inPods() {
@@ -100,13 +100,13 @@ func aVolumeLivesOn(t *testing.T) {
 	}
 }
 
-// killWhen kills components as soon as the case has reached a moment. The result
-// arrives once that is done.
+// killWhen kills components as soon as the case has reached a moment. The channel receives the
+// result after that.
 func (s *scenario) killWhen(reached func(trace) bool, victims []string) <-chan error {
 	return s.when(reached, func() error { return suite.machine.kill(victims...) })
 }
 
-// when does something as soon as the case has reached a moment. Its result arrives then.
+// when calls do as soon as the case has reached a moment. The channel receives the result.
 func (s *scenario) when(reached func(trace) bool, do func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() {

@@ -21,9 +21,9 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// csi runs a CSI driver of the case's name and Kubernetes' own external-provisioner with
-// it, both beside the kubelet, and gives the folder with a folder for each volume. It
-// knows nothing of Tarn, and Tarn nothing of it.
+// csi runs a CSI driver with the case's name and Kubernetes' own external-provisioner, both beside
+// the kubelet. It returns the directory that holds a directory for each volume. The driver and Tarn
+// know nothing of each other.
 func (s *scenario) csi() (shelf string) {
 	s.t.Helper()
 	s.needsThisMachine()
@@ -45,7 +45,7 @@ func (s *scenario) csi() (shelf string) {
 	sockets := filepath.Join(kubeletDir, "plugins", s.name)
 	driver := &storagev1.CSIDriver{ObjectMeta: named(s.name), Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}}
 	s.create(driver)
-	s.t.Cleanup(func() { // after what runs here has ended
+	s.t.Cleanup(func() { // after the programs below have ended
 		for _, path := range []string{sockets + "/csi.sock", sockets, kubeletDir + "/plugins_registry/" + s.name + "-reg.sock"} {
 			if err := os.Remove(fmt.Sprintf("/proc/%d/root%s", pid, path)); err != nil {
 				s.t.Error(err)
@@ -62,8 +62,8 @@ func (s *scenario) csi() (shelf string) {
 	return shelf
 }
 
-// beside runs a program where the kubelet sees its mounts and sockets, until the case
-// ends. What it says is told if the case fails.
+// beside runs a program where the kubelet sees its mounts and sockets, until the case ends. If the
+// case fails, the output is logged.
 func (s *scenario) beside(kubelet int, program string, args ...string) {
 	s.t.Helper()
 	var said strings.Builder
@@ -146,7 +146,7 @@ func TestAVolumeOfACSIDriverIsUndeletedThenRecycledThenDestroyed(t *testing.T) {
 		t.Errorf("recycled, it holds %q", left)
 	}
 
-	// Recreate is not for it: its driver makes another, when it is asked for one.
+	// Recreate does not apply here: the driver makes another volume on request.
 	s.asks(volume, tarn.RecycleRecreate)
 	s.remove(s.used("next", volume))
 	s.phased(volume, corev1.VolumeFailed)

@@ -12,23 +12,23 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// A claim whose creation pod comes to no end waits neither for ever nor without a word. A pod that cannot pull its image is in
-// TestACreationPodThatCannotPullItsImageIsToldAtItsDeadline.
+// A claim whose creation pod does not end fails after a limited time, with a message. The case of a
+// pod that cannot pull its image is in TestACreationPodThatCannotPullItsImageIsToldAtItsDeadline.
 func TestACreationPodThatComesToNoEndFailsAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, text string
 		edit       func(spec fields)
-		// want is what the claim is told, beside the time that was over.
+		// want is in the claim's message, beside the deadline that passed.
 		want []string
-		// undone says that the deletion pod runs, for what the creation pod may have made.
+		// undone says that the deletion pod runs, for anything the creation pod may have made.
 		undone bool
 	}{
-		// Nobody but the controller ends it: the kubelet does not know of it.
+		// Only the controller can end it, because the kubelet does not know of it.
 		{"unscheduled", "true", func(spec fields) {
 			spec["activeDeadlineSeconds"], spec["nodeSelector"] = int64(1), fields{"no-such": "node"}
 		}, []string{"has not ended within 1s", "not scheduled: 0/", "nodes are available"}, false},
-		// The kubelet ends it, which has time to start the container at least once.
+		// The kubelet ends it, after it has started the container at least once.
 		{"crash-looping", "exit 7", func(spec fields) {
 			spec["activeDeadlineSeconds"], spec["restartPolicy"] = int64(30), "OnFailure"
 		}, []string{"has not ended within 30s", "container main"}, true},
@@ -36,7 +36,7 @@ func TestACreationPodThatComesToNoEndFailsAtItsDeadline(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := begin(t, "late-"+c.name)
-			s.step = soon + time.Minute // its deadline is part of it
+			s.step = soon + time.Minute // the deadline is part of it
 			creation := script{text: c.text}.section(asRequested)
 			c.edit(podSpec(creation))
 			s.create(s.provisioner(fields{"volumeCreation": creation, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting}))

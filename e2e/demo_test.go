@@ -26,14 +26,14 @@ type demo struct {
 	out, complaint strings.Builder
 }
 
-// newDemo is the program in a folder that has the examples.
+// newDemo is the program in a directory with the examples.
 func newDemo(program, folder string) *demo {
 	d := &demo{Cmd: exec.Command(program)}
 	d.Dir, d.Stdout, d.Stderr = folder, &d.out, &d.complaint
 	return d
 }
 
-// triesNext does what a demo that has succeeded suggests, in a shell that knows of no cluster before.
+// triesNext runs the commands that a successful demo suggests, in a shell without a kubeconfig.
 func triesNext(t *testing.T, out string) {
 	t.Helper()
 	_, commands, _ := strings.Cut(out, "\nTry next:\n\n")
@@ -51,7 +51,7 @@ func triesNext(t *testing.T, out string) {
 	}
 }
 
-// brokenHello gives a folder whose examples/hello-world has a staging pod that fails.
+// brokenHello gives a directory whose examples/hello-world has a staging pod that fails.
 func (s *scenario) brokenHello() string {
 	s.t.Helper()
 	const from, to = "../examples/hello-world", "examples/hello-world"
@@ -74,7 +74,7 @@ func (s *scenario) brokenHello() string {
 	return folder
 }
 
-// Not parallel: the names of the demo's objects are those of the example's.
+// Not parallel: the demo uses the fixed names of the example's objects.
 func TestTheDemoRunsAgainAndItsStatusTellsTheTruth(t *testing.T) {
 	s := begin(t, "demo")
 	program := filepath.Join(t.TempDir(), "demo")
@@ -91,7 +91,7 @@ func TestTheDemoRunsAgainAndItsStatusTellsTheTruth(t *testing.T) {
 			s.deleteIfThere(o)
 			s.gone(o)
 		}
-		// Where the cluster is kept, the next round waits for an Event of its own.
+		// Where the cluster is kept, the next round must wait for an Event of its own.
 		if err := suite.live.DeleteAllOf(s.ctx, &corev1.Event{}, client.InNamespace(pod.Namespace), client.MatchingFields{"involvedObject.name": pod.Name}); err != nil {
 			t.Errorf("deleting the Events of the demo's pod: %v", err)
 		}

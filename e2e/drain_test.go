@@ -19,12 +19,12 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Not beside others: it empties the node.
+// Not parallel: it drains the node.
 func TestWhenANodeIsDrainedAStagingPodOutlivesItsConsumers(t *testing.T) {
 	s := begin(t, "drained")
 	s.needsThisMachine()
 	shelf := t.TempDir()
-	// Each side writes the time of its end, to the nanosecond, into the shelf.
+	// Each side writes the time of its end, in nanoseconds, to the shelf.
 	ends := func(who string) string {
 		return `trap 'sleep 1; date +%s.%N > /host/` + who + `; exit' TERM; touch /pav/ready; sleep 1d & wait`
 	}
@@ -45,14 +45,14 @@ func TestWhenANodeIsDrainedAStagingPodOutlivesItsConsumers(t *testing.T) {
 	if len(staging) != 1 || staging[0].Spec.PriorityClassName != "system-node-critical" {
 		t.Fatalf("got staging pods %+v, want one that is critical", staging)
 	}
-	// From this priority on pods are ended in the second phase of a node's shutdown.
+	// Pods of this priority or above are ended in the second phase of a node's shutdown.
 	const critical = 2_000_000_000
 	if priority := staging[0].Spec.Priority; priority == nil || *priority < critical {
 		t.Errorf("the staging pod has no priority from %d on: a shutdown would end it with its consumers", critical)
 	}
 	s.refusesEviction(&staging[0])
 
-	// Pods of the case alone: there may be others in the cluster.
+	// Only pods of the case, because the cluster may have others.
 	node := staging[0].Spec.NodeName
 	defer s.kubectl("uncordon", node)
 	s.label(pod)
@@ -96,7 +96,7 @@ func describeError(err error) string {
 	return err.Error()
 }
 
-// label makes the pod one that the case's drain selects.
+// label adds the label that the case's drain selects.
 func (s *scenario) label(pod *corev1.Pod) {
 	s.t.Helper()
 	labels := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+tarn.LabelProvisioner+`":"`+s.name+`"}}}`))
@@ -105,10 +105,10 @@ func (s *scenario) label(pod *corev1.Pod) {
 	}
 }
 
-// kubectlBinary is the one beside tarn-cluster.
+// kubectlBinary is the kubectl beside tarn-cluster.
 func kubectlBinary() string { return filepath.Join(filepath.Dir(suite.machine.binary), "kubectl") }
 
-// kubectl runs it, and fails the case if that fails.
+// kubectl runs kubectl, and fails the case if that fails.
 func (s *scenario) kubectl(args ...string) {
 	s.t.Helper()
 	out, err := exec.Command(kubectlBinary(), args...).CombinedOutput()

@@ -16,10 +16,9 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// inMemory gives the sections of a provisioner whose volumes are file systems in
-// memory, each of the volume's size. They can grow while they are used by what every
-// privileged pod may do; resize2fs needs CAP_SYS_RESOURCE, which not every machine of
-// these tests has.
+// inMemory gives the sections of a provisioner whose volumes are file systems in memory, each of
+// the volume's size. Any privileged pod can grow them while they are in use. resize2fs needs
+// CAP_SYS_RESOURCE, which some test machines lack.
 func inMemory() fields {
 	return fields{
 		"volumeCreation": asRequested,
@@ -29,11 +28,11 @@ func inMemory() fields {
 	}
 }
 
-// refusing is a script that fails where a volume is to have more than 128Mi.
+// refusing is a script that fails for a volume of more than 128Mi.
 const refusing = `if [ {{ newCapacity }} -gt 134217728 ]; then echo "no room for {{ newCapacity }} bytes" > /pav/error; exit 1; fi
 `
 
-// remounting is the node's part of growing a volume of inMemory.
+// remounting grows a volume of inMemory on the node.
 func remounting(before string) any {
 	return script{privileged: true, text: "set -e\n" + before + "mount -o remount,size={{ newCapacity }} /pav/volume"}.section(nil)["podTemplate"]
 }
@@ -58,7 +57,7 @@ func (s *scenario) growable(edits ...func(*corev1.PersistentVolumeClaim)) *corev
 	return s.bound(claim)
 }
 
-// ask has a claim ask for another size.
+// ask makes a claim request another size.
 func (s *scenario) ask(claim *corev1.PersistentVolumeClaim, size string) {
 	s.t.Helper()
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": {"resources": {"requests": {"storage": "`+size+`"}}}}`))
@@ -67,8 +66,8 @@ func (s *scenario) ask(claim *corev1.PersistentVolumeClaim, size string) {
 	}
 }
 
-// nudge has the kubelet look at a pod: of a volume that has grown it takes notice when
-// it next synchronizes a pod that uses it, which else it does about once a minute.
+// nudge makes the kubelet synchronize a pod. The kubelet sees that a volume has grown only then,
+// which otherwise happens about once a minute.
 func (s *scenario) nudge(pod *corev1.Pod) {
 	s.t.Helper()
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"annotations": {"e2e/nudge": "`+fmt.Sprint(len(suite.news.of(s.name).pods))+`"}}}`))
@@ -77,8 +76,7 @@ func (s *scenario) nudge(pod *corev1.Pod) {
 	}
 }
 
-// resizedTo waits until a claim has a size and no resize is under way, and gives its
-// volume.
+// resizedTo waits until a claim has a size and no resize is under way. It gives the claim's volume.
 func (s *scenario) resizedTo(claim *corev1.PersistentVolumeClaim, want string) *corev1.PersistentVolume {
 	s.t.Helper()
 	now := claim.DeepCopy()
@@ -112,7 +110,7 @@ func (s *scenario) sized(vol *corev1.PersistentVolume, want string) {
 	}
 }
 
-// complains waits until a claim has a condition whose message holds a text.
+// complains waits until a claim has a condition whose message contains a text.
 func (s *scenario) complains(claim *corev1.PersistentVolumeClaim, which corev1.PersistentVolumeClaimConditionType, text string) {
 	s.t.Helper()
 	now := claim.DeepCopy()
@@ -129,8 +127,8 @@ func (s *scenario) complains(claim *corev1.PersistentVolumeClaim, which corev1.P
 	})
 }
 
-// writesOn goes on writing into the volume, and says when that has become larger than
-// 50 MiB; it fails as soon as a write does.
+// writesOn keeps writing into the volume, and reports when the volume has become larger than 50
+// MiB. It fails at the first failed write.
 const writesOn = `while true; do
 echo tick >> /data/log; sync
 if [ $(df -k /data | tail -1 | awk '{print $2}') -gt 50000 ] && [ ! -e /data/told ]; then touch /data/told; echo "it has grown"; fi
@@ -155,7 +153,7 @@ func TestAVolumeGrowsUnderAPodThatGoesOnWriting(t *testing.T) {
 	s.ran(tarn.StepStaging, 1)
 	s.remove(pod)
 
-	// A volume that grows while nobody uses it does so on the node of its next user.
+	// An unused volume grows on the node of its next consumer.
 	s.ask(claim, "96Mi")
 	s.told(claim, "FileSystemResizeRequired", "100663296")
 	s.succeeded(s.consumer("next", claim.Name, `test $(df -k /data | tail -1 | awk '{print $2}') -gt 80000`))
@@ -232,7 +230,7 @@ func TestAVolumeOfAProvisionerWithoutExpansionSaysSo(t *testing.T) {
 	s.ask(claim, "64Mi")
 	s.complains(claim, corev1.PersistentVolumeClaimControllerResizeError, "has no spec.volumeExpansion")
 
-	// It is served as soon as the provisioner can.
+	// It grows as soon as the provisioner supports that.
 	p := s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting, "volumeExpansion": fields{}})
 	s.edit(p)
 	s.sized(s.resizedTo(claim, "64Mi"), "64Mi")
@@ -248,7 +246,7 @@ func TestABlockVolumeGrowsUnderItsPod(t *testing.T) {
 		seesDevices(section["podTemplate"])
 		return section
 	}
-	// A loop device that is not mounted goes with its last user, so unstaging takes it back.
+	// A loop device that is not mounted disappears with its last user, so unstaging detaches it.
 	grow := onShelf("truncate -s {{ newCapacity }} /host/{{ handle|tobash }}; losetup -c $(cat /pav/loop)", nil)
 	s.create(s.provisioner(fields{
 		"volumeValidation": fields{"volumeModes": []any{"Block"}},
@@ -273,7 +271,7 @@ func TestABlockVolumeGrowsUnderItsPod(t *testing.T) {
 	s.sized(s.resizedTo(claim, "64Mi"), "64Mi")
 	s.prints(pod, "it has grown")
 
-	// What is handed out now is still the volume that was staged.
+	// The next pod still gets the volume that was staged.
 	s.succeeded(s.consumer("second", claim.Name, "test $(blockdev --getsize64 /dev/data) = 67108864", func(pod *corev1.Pod) {
 		c := &pod.Spec.Containers[0]
 		c.VolumeMounts, c.VolumeDevices = nil, []corev1.VolumeDevice{{Name: "data", DevicePath: "/dev/data"}}
@@ -281,8 +279,8 @@ func TestABlockVolumeGrowsUnderItsPod(t *testing.T) {
 	s.ran(tarn.StepStaging, 1)
 }
 
-// seesDevices gives the pod of a section the tools to make loop devices and the
-// machine's /dev, so that those show as they come.
+// seesDevices gives the pod of a section the tools to make loop devices. It also mounts the
+// machine's /dev, so that new devices appear.
 func seesDevices(podTemplate any) {
 	spec := podTemplate.(fields)["spec"].(fields)
 	container := spec["containers"].([]any)[0].(fields)

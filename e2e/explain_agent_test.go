@@ -16,7 +16,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Not parallel: no other case can go on meanwhile.
+// Not parallel: meanwhile no other case can make progress.
 func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
 	s := begin(t, "explain-agent")
 	s.needsThisMachine()
@@ -61,8 +61,9 @@ func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
 	ended := s.stageOf("done with its pod", func(g *tarn.PavStage) bool {
 		return g.Name == gatedStage.Name && g.Status.Pod.Phase == tarn.StagePodSucceeded
 	})
-	// An agent has five seconds from the last that is known of the pod and from when the stage was written, which on a busy machine
-	// are over before the question is put: they begin only when it has been answered, as the pod began long after now until then.
+	// The agent has five seconds from the pod's last known change and from the write of the stage.
+	// On a busy machine they may pass before the question. The pod therefore begins in the far
+	// future until the question is answered, and the five seconds begin only then.
 	begins := func(at time.Time) {
 		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"pod":{"startTime":%q}}}`, at.UTC().Format(time.RFC3339)))
 		if err := suite.live.Status().Patch(s.ctx, gatedStage, patch); err != nil {

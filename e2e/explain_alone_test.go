@@ -13,7 +13,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// restored has a claim say that it was bound to a volume, as one that is read from a backup.
+// restored makes a claim say that it was bound to a volume, like a claim from a backup.
 func restored(vol string) func(*corev1.PersistentVolumeClaim) {
 	return func(claim *corev1.PersistentVolumeClaim) {
 		claim.Annotations = map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
@@ -52,7 +52,7 @@ func TestExplainSaysWhatTheRecordOfAVolumeTellsAlone(t *testing.T) {
 		}
 	}
 	whoHas(", which claim " + s.name + "/restored names")
-	s.remove(again) // what a claim names is not destroyed
+	s.remove(again) // the storage that a claim names is not deleted
 	other := s.byHand("other", driven, func(other *corev1.PersistentVolume) {
 		other.Spec.CSI.Driver, other.Spec.CSI.VolumeHandle = s.name, vol.Spec.CSI.VolumeHandle
 	})
@@ -74,7 +74,7 @@ func TestExplainSaysWhatTheRecordOfAVolumeTellsAlone(t *testing.T) {
 	s.gone(&tarn.PavVolume{ObjectMeta: named(vol.Name)})
 }
 
-// statusIs has a status say something.
+// statusIs writes a status, given as JSON.
 func (s *scenario) statusIs(o client.Object, status string) {
 	s.t.Helper()
 	if err := suite.live.Status().Patch(s.ctx, o, client.RawPatch("application/merge-patch+json", []byte(`{"status":`+status+`}`))); err != nil {
@@ -118,8 +118,8 @@ func TestExplainSaysHowAVolumeOfOthersStands(t *testing.T) {
 	s.keptByAStage()
 }
 
-// keptByAStage is a volume whose storage is not destroyed while a stage is left, which not
-// everybody may read.
+// keptByAStage is a volume whose storage is kept while a stage exists. The caller may lack the
+// right to read the stage.
 func (s *scenario) keptByAStage() {
 	s.t.Helper()
 	claim := s.bound(s.claim("staged"))

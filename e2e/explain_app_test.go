@@ -17,14 +17,14 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// deploys has the command line deploy an app of one volume whose container runs a script.
+// deploys deploys, with the command line, an app with one volume whose container runs a script.
 func (s *scenario) deploys(id, class, script string, args ...string) {
 	s.t.Helper()
 	file := fmt.Sprintf("[app]\nimage = \"busybox:1.36\"\ncommand = [\"sh\", \"-c\", %q]\n\n[[volumes]]\nname = \"data\"\nmountPath = \"/data\"\nsize = \"1Gi\"\nstorageClass = %q\n", script, class)
 	mustTool(s.t, 0, file, append([]string{"app", "deploy", id, "--namespace", s.name, "--file", "-"}, args...)...)
 }
 
-// claimed is the claim of the one volume of an app.
+// claimed is the claim of an app's only volume.
 func (s *scenario) claimed(id string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "paas-app-" + id + "-data"}}
 }
@@ -35,7 +35,7 @@ func (s *scenario) explainsApp(id string, texts ...string) explanation {
 	return s.explains("app", s.name+"/"+id, texts...)
 }
 
-// endsApps deletes the apps of the case before its end does the rest.
+// endsApps deletes the apps of the case before its general cleanup.
 func (s *scenario) endsApps() {
 	s.t.Cleanup(func() {
 		var apps tarn.AppList
@@ -92,7 +92,7 @@ func TestExplainSaysWhatAnAppWaitsFor(t *testing.T) {
 			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 			claim.Spec.Resources.Requests = size("1Gi")
 		})
-		// The command line would refuse it at once.
+		// The command line would reject it at once.
 		app := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"image":"busybox:1.36","command":["sh","-c",%q],"volumes":[{"name":"data","mountPath":"/data","sizeGi":1}]}}`, stays))
 		if err := suite.live.Patch(s.ctx, &tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "taken"}}, app); err != nil {
 			t.Fatal(err)
@@ -132,13 +132,13 @@ func TestExplainSaysWhatElseAnAppWaitsFor(t *testing.T) {
 	t.Run("more pods than its volume may have, and the command takes them back", func(t *testing.T) {
 		sub := s.part(t)
 		sub.deploys("scaled", s.name, stays)
-		more := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":2}}`)) // the command line would refuse it at once
+		more := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":2}}`)) // the command line would reject it at once
 		if err := suite.live.Patch(s.ctx, &tarn.App{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "scaled"}}, more); err != nil {
 			t.Fatal(err)
 		}
 		sub.does(sub.explainsApp("scaled", "is refused: its spec is rejected: ", "volume 'data' is ReadWriteOnce").command())
 		sub.explainsApp("scaled", "is Ready: 1 of 1 pods are ready")
-		// When somebody deletes its claim it goes on, but not as it is asked to.
+		// When a user deletes its claim, the app continues, but not as its spec requires.
 		sub.delete(s.claimed("scaled"))
 		sub.explainsApp("scaled", "is not Ready: claim "+s.name+"/paas-app-scaled-data: it is used by pod "+s.name+"/paas-app-scaled-")
 		claim := s.claimed("scaled")
@@ -202,7 +202,7 @@ func TestExplainSaysWhatTheVolumesOfAnAppWaitFor(t *testing.T) {
 		if want := "kubectl edit pavprovisioner " + s.name; e.command() != want {
 			t.Errorf("the command is %q, want %q", e.command(), want)
 		}
-		// It is not what a pod waits for that finds no node.
+		// The app's claim is not the cause for a pod that finds no node.
 		lost := sub.consumer("lost", s.claimed("grows").Name, stays, func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{"e2e": "nowhere"} })
 		sub.explains("pod", s.name+"/lost", "is not scheduled: the scheduler finds no node for it: ")
 		sub.remove(lost)

@@ -15,15 +15,15 @@ import (
 	pav "tarn.dev/tarn/api/pav/v1alpha1"
 )
 
-// unplaced gives a section whose pod no node is for.
+// unplaced gives a section whose pod fits no node.
 func unplaced(more fields) fields {
 	section := script{text: "true"}.section(more)
 	podSpec(section)["nodeSelector"] = fields{"no-such": "node"}
 	return section
 }
 
-// againAs does what is said of a pod that does not begin: its section is taken out of the
-// provisioner, and the pod is deleted.
+// againAs follows the advice for a pod that does not begin: it removes the section from the
+// provisioner and deletes the pod.
 func (s *scenario) againAs(provisioner, section string, e explanation) {
 	s.t.Helper()
 	edit, remove, found := strings.Cut(e.command(), " && ")
@@ -31,7 +31,7 @@ func (s *scenario) againAs(provisioner, section string, e explanation) {
 		s.t.Fatalf("the command is %q", e.command())
 	}
 	s.respecify(provisioner, fields{section: nil})
-	s.does(remove + " --ignore-not-found") // it may be gone by the change alone
+	s.does(remove + " --ignore-not-found") // the change alone may have deleted it
 }
 
 func TestExplainSaysWhyAStepOfAVolumeDoesNotBegin(t *testing.T) {
@@ -42,7 +42,7 @@ func TestExplainSaysWhyAStepOfAVolumeDoesNotBegin(t *testing.T) {
 	overdue := unplaced(asRequested)
 	podSpec(overdue)["activeDeadlineSeconds"] = int64(1)
 	hurries := s.another("-hurries", fields{"volumeCreation": overdue, "volumeStaging": greeting})
-	late := s.claimWith("late", ofClass(hurries)) // meanwhile its time runs out
+	late := s.claimWith("late", ofClass(hurries)) // meanwhile its deadline passes
 	t.Run("a validation that finds no node", func(t *testing.T) {
 		sub := s.part(t)
 		checks := sub.another("-checks", fields{"volumeValidation": unplaced(nil), "volumeCreation": asRequested, "volumeStaging": greeting})
@@ -70,7 +70,7 @@ func TestExplainSaysThatWhatAnAttemptMayHaveLeftIsNotRemovedYet(t *testing.T) {
 	s := begin(t, "explain-undone")
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	claim := s.claim("data")
-	stage := s.stageKept(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(claim.UID), UID: types.UID(s.name)}}) // no pod removes anything meanwhile
+	stage := s.stageKept(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(claim.UID), UID: types.UID(s.name)}}) // meanwhile no pod deletes anything
 	s.create(s.provisioner(fields{"volumeCreation": fails(asRequested), "volumeDeletion": unplaced(nil), "volumeStaging": greeting}))
 	const failed, not = "attempt 1 failed: ", "; now Tarn cannot yet remove what an attempt may have left: the volume is still staged on node "
 	s.explainsClaim("data", "is Pending: "+failed, not+stage.Spec.NodeName)

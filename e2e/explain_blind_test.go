@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// What who asks may not read is not taken for something that is not there: the answer is
-// what is known without it, and says what was not read.
+// Objects that the caller may not read do not count as missing. The answer uses what is known
+// without them, and lists what was not read.
 func TestExplainConcludesNothingFromWhatItsCallerMayNotRead(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "explain-blind")

@@ -129,7 +129,7 @@ func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
 	for _, c := range []struct {
 		claim string
 		want  []string
-		// wantLog is a line of the pod's log, wantNext what is said of the next try.
+		// wantLog is a line of the pod's log, wantNext the text on the next attempt.
 		wantLog, wantNext, wantCommand string
 	}{
 		{"measured", []string{"the validation pod tarn-volumes/pav-validation-", "has been running for"}, "measuring", "it times out in ", ""},
@@ -194,8 +194,8 @@ $`)
 	s.abandon()
 }
 
-// abandon deletes the case's claims and then the pods that make their volumes, which
-// else would be waited for until they are given up.
+// abandon deletes the case's claims, and then the pods that make their volumes. Otherwise the case
+// would wait until those are given up.
 func (s *scenario) abandon() {
 	s.t.Helper()
 	var claims corev1.PersistentVolumeClaimList
@@ -253,7 +253,7 @@ func TestExplainSaysWhatKeepsAClaimThatIsToGo(t *testing.T) {
 	s := begin(t, "explain-ending")
 	s.moody()
 	claim := s.claimWith("data", func(claim *corev1.PersistentVolumeClaim) { claim.Finalizers = []string{"example.org/audit"} })
-	t.Cleanup(func() { // else a case that fails would leave it for ever
+	t.Cleanup(func() { // a failing case would leave it for ever
 		_ = suite.live.Patch(s.ctx, claim, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
 	})
 	s.bound(claim)

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// stores writes a claim into etcd as it is, past the API server: what an earlier one took,
-// which the one of today would refuse, is still there after an upgrade.
+// stores writes a claim into etcd directly, without validation by the API server. After an upgrade,
+// etcd may contain claims that an earlier API server accepted and the present one would reject.
 func (s *scenario) stores(claim *corev1.PersistentVolumeClaim) {
 	s.t.Helper()
 	claim = claim.DeepCopy()
@@ -55,7 +55,7 @@ func (s *scenario) stores(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// etcd is where the cluster's etcd answers, by the arguments it was started with.
+// etcd is the address of the cluster's etcd, from its arguments.
 func (s *scenario) etcd() string {
 	s.t.Helper()
 	c, err := suite.machine.component("etcd")
@@ -95,8 +95,8 @@ func TestExplainSaysThatASelectorCannotBeRead(t *testing.T) {
 	}
 }
 
-// spoils has the container runtime not know a container any more, as after a fault of the
-// disk that holds its state, until mend is called.
+// spoils makes the container runtime lose a container, like a fault of the disk that holds its
+// state, until mend is called.
 func (s *scenario) spoils(pod *corev1.Pod) (mend func()) {
 	s.t.Helper()
 	c, err := suite.machine.component("containerd")
@@ -112,7 +112,7 @@ func (s *scenario) spoils(pod *corev1.Pod) (mend func()) {
 	if err := os.Rename(state, state+".whole"); err != nil {
 		s.t.Fatal(err)
 	}
-	mend = func() { _ = os.Rename(state+".whole", state) } // it is gone with the container
+	mend = func() { _ = os.Rename(state+".whole", state) } // the state is gone with the container
 	s.t.Cleanup(mend)
 	if err := os.WriteFile(state, []byte("{"), 0o600); err != nil {
 		s.t.Fatal(err)

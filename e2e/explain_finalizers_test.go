@@ -15,9 +15,9 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// ownersOf are the finalizers that storage has by whose they are, in the words of the
-// answer, but for two: what Kubernetes' garbage collector holds, it lets go at once where
-// there is nothing to wait for.
+// ownersOf maps the finalizers of claims and volumes to their owner, in the words of the answer.
+// Two are missing, because Kubernetes' garbage collector removes them at once where nothing has to
+// be waited for.
 var ownersOf = map[string]struct{ claim, volume map[string]string }{
 	"Kubernetes' own": {claim: map[string]string{
 		"kubernetes.io/pv-protection":      "Kubernetes' protection, until no claim is bound to the volume",
@@ -46,7 +46,7 @@ var ownersOf = map[string]struct{ claim, volume map[string]string }{
 	}},
 }
 
-// Of a finalizer that is known it is told whose it is, and no command takes it off.
+// For a known finalizer the answer names its owner, and no command removes it.
 func TestExplainSaysWhoseEachFinalizerIs(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "explain-finalizers")
@@ -60,7 +60,7 @@ func TestExplainSaysWhoseEachFinalizerIs(t *testing.T) {
 		}
 	}
 	claim := s.claimWith("held", func(claim *corev1.PersistentVolumeClaim) {
-		claim.Annotations = map[string]string{tarn.AnnotationPlugin: "example.org/former"} // which no controller runs any more
+		claim.Annotations = map[string]string{tarn.AnnotationPlugin: "example.org/former"} // no controller serves this plugin any more
 		for finalizer := range onClaim {
 			claim.Finalizers = append(claim.Finalizers, finalizer)
 		}
@@ -98,8 +98,8 @@ func TestExplainSaysWhoseEachFinalizerIs(t *testing.T) {
 	}
 }
 
-// owned makes a Secret that a claim owns, which the garbage collector has to be done with
-// before the claim goes.
+// owned makes a Secret owned by a claim. The garbage collector must delete it before the claim is
+// gone.
 func (s *scenario) owned(claim *corev1.PersistentVolumeClaim) *corev1.Secret {
 	s.t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: claim.Name, OwnerReferences: []metav1.OwnerReference{
@@ -109,8 +109,8 @@ func (s *scenario) owned(claim *corev1.PersistentVolumeClaim) *corev1.Secret {
 	return secret
 }
 
-// collectorLooks waits until the garbage collector knows the Secrets that are there: it has
-// removed one that was made after them, whose owner does not exist.
+// collectorLooks waits until the garbage collector knows the existing Secrets. It then has deleted
+// a later one whose owner does not exist.
 func (s *scenario) collectorLooks() {
 	s.t.Helper()
 	ownerless := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "ownerless", OwnerReferences: []metav1.OwnerReference{

@@ -18,7 +18,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// last is the end of the chain, but for what is aside and what was not read.
+// last is the last link of the chain, without side remarks and what was not read.
 func (e explanation) last() link {
 	for _, l := range slices.Backward(e.Links) {
 		if !l.Aside && l.State != "not read" {
@@ -28,7 +28,7 @@ func (e explanation) last() link {
 	return link{}
 }
 
-// formerly has a volume be of a claim of the case that is gone, so that a binder releases it.
+// formerly makes a volume belong to a deleted claim of the case, so that a binder releases it.
 func (s *scenario) formerly(claim string) func(*corev1.PersistentVolume) {
 	return func(vol *corev1.PersistentVolume) {
 		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
@@ -36,13 +36,13 @@ func (s *scenario) formerly(claim string) func(*corev1.PersistentVolume) {
 	}
 }
 
-// driven has a volume be of a CSI driver that nobody has.
+// driven gives a volume a CSI driver that does not exist.
 func driven(vol *corev1.PersistentVolume) {
 	vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.example.org", VolumeHandle: vol.Name}}
 }
 
-// stuckOn makes a pod that names a claim, was given a node, and never begins there: it
-// lacks a folder of settings, so that its kubelet starts no container of it.
+// stuckOn makes a pod that uses a claim, has a node, and never starts there. It names a missing
+// ConfigMap, so the kubelet starts no container.
 func (s *scenario) stuckOn(name, claim string, edits ...func(*corev1.Pod)) *corev1.Pod {
 	s.t.Helper()
 	lacks := func(pod *corev1.Pod) {
@@ -50,13 +50,13 @@ func (s *scenario) stuckOn(name, claim string, edits ...func(*corev1.Pod)) *core
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "lacks", VolumeSource: corev1.VolumeSource{
 			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}},
 		}})
-		c := &pod.Spec.Containers[0] // a volume that no container mounts is not waited for
+		c := &pod.Spec.Containers[0] // the kubelet does not wait for a volume that no container mounts
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "lacks", MountPath: "/lacks"})
 	}
 	return s.consumer(name, claim, "true", append([]func(*corev1.Pod){lacks}, edits...)...)
 }
 
-// stageKept leaves a stage of a volume that is to go and that somebody's finalizer keeps.
+// stageKept leaves a stage for a volume to be deleted. A foreign finalizer keeps the stage.
 func (s *scenario) stageKept(vol *corev1.PersistentVolume) *tarn.PavStage {
 	s.t.Helper()
 	stage := &tarn.PavStage{ObjectMeta: named(vol.Name), Spec: tarn.PavStageSpec{
@@ -72,7 +72,7 @@ func (s *scenario) stageKept(vol *corev1.PersistentVolume) *tarn.PavStage {
 	return stage
 }
 
-// What was of a claim that is gone is offered to nobody while somebody may still have it.
+// The volume of a deleted claim is not offered while a consumer may still use it.
 func TestExplainOffersNoVolumeThatSomebodyMayHave(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "explain-lingering")
@@ -103,7 +103,7 @@ func TestExplainOffersNoVolumeThatSomebodyMayHave(t *testing.T) {
 	s.keptFromClaims(noded, used)
 }
 
-// keptFromClaims has claims wait for volumes that are not to be handed over.
+// keptFromClaims has claims wait for volumes that must not be given to them.
 func (s *scenario) keptFromClaims(noded, used *corev1.PersistentVolume) {
 	s.t.Helper()
 	again := s.byHand("again", s.formerly("again"))
@@ -114,7 +114,7 @@ func (s *scenario) keptFromClaims(noded, used *corev1.PersistentVolume) {
 			tarn.AnnotationTrashedUntil: time.Now().Add(time.Hour).UTC().Format(time.RFC3339),
 		}
 	})
-	s.t.Cleanup(func() { // what is in the trash may not be deleted
+	s.t.Cleanup(func() { // a volume in the trash may not be deleted
 		if err := suite.live.Patch(s.ctx, thrown, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":null,"labels":null}}`))); err != nil {
 			s.t.Error(err)
 		}
@@ -144,7 +144,7 @@ func (s *scenario) keptFromClaims(noded, used *corev1.PersistentVolume) {
 	}
 }
 
-// unfit is what is said of released volumes that name claims which they do not fit.
+// unfit checks the answers for released volumes that name claims which they do not fit.
 func (s *scenario) unfit(t *testing.T) {
 	sub := s.part(t)
 	for name, c := range map[string]struct {
@@ -175,8 +175,8 @@ func (s *scenario) unfit(t *testing.T) {
 	}
 }
 
-// notGivenBack is what is said of claims whose volumes name one that is gone: of another
-// namespace, or one that a pod was started on.
+// notGivenBack checks the answers for claims whose volumes name a deleted claim: one of another
+// namespace, or one that a pod was started with.
 func (s *scenario) notGivenBack(t *testing.T) {
 	sub := s.part(t)
 	pod := sub.stuckOn("holds", "held-by")
@@ -199,8 +199,8 @@ func (s *scenario) notGivenBack(t *testing.T) {
 	sub.remove(pod)
 }
 
-// unmade is what is said of a volume whose storage nobody has made, and so nobody destroys:
-// the command lets it go where no pod may use it any more.
+// unmade checks the answer for a volume whose storage was never made, so no provisioner deletes it.
+// The command removes the volume once no pod can use it.
 func (s *scenario) unmade(t *testing.T) {
 	sub := s.part(t)
 	vol := sub.byHand("static", driven, func(vol *corev1.PersistentVolume) {

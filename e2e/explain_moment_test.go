@@ -18,11 +18,11 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// soonDone is what is said of what a controller that runs does within moments.
+// soonDone is the answer's text for work that a running controller does within moments.
 const soonDone = "which starts within moments"
 
-// atOnce asks for what has just been changed: what is said of it holds for a few seconds,
-// after which nobody has answered.
+// atOnce asks right after a change. The text holds for a few seconds; after that the answer is that
+// the controller does not respond.
 func (m *muted) atOnce(c silence) {
 	m.t.Helper()
 	if c.by == "" || os.Getenv(c.by) != "kubernetes" {
@@ -30,8 +30,8 @@ func (m *muted) atOnce(c silence) {
 	}
 }
 
-// leads writes the lease of Tarn's controller, which is stopped, as a holder would who
-// renewed it at a time; no holder gives it up.
+// leads writes the lease of Tarn's stopped controller, as a holder that renewed it at the given
+// time would. The holder does not release it.
 func (m *muted) leads(holder string, renewed time.Time) {
 	m.t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-system", Name: "tarn-controller"}}
@@ -47,11 +47,11 @@ func (m *muted) leads(holder string, renewed time.Time) {
 	}
 }
 
-// byDeployment asks for the command that has the work of binder and protection begun anew,
-// which goes by the Deployment of Tarn's controller: here one whose pods nobody places.
+// byDeployment asks for the command that restarts the work of binder and protection. The command
+// names the Deployment of Tarn's controller; here that is one whose pods fit no node.
 func (m *muted) byDeployment() {
 	m.t.Helper()
-	if inPods() { // the Deployment there leaves both to Kubernetes
+	if inPods() { // that Deployment leaves both jobs to Kubernetes
 		return
 	}
 	labels := map[string]string{"e2e": m.name}
@@ -86,15 +86,15 @@ func (m *muted) byDeployment() {
 	if err := suite.live.Patch(m.ctx, d, without); err != nil {
 		m.t.Fatal(err)
 	}
-	asks("BINDER", "fits", bind, "") // whoever runs Kubernetes' own has to begin that
+	asks("BINDER", "fits", bind, "") // for Kubernetes' own, the administrator must start it
 	remove()
 }
 
-// leader is who holds the lease where the case does.
+// leader is the holder of the lease where the case writes it.
 const leader = "e2e"
 
-// unlead leaves the lease as it was: the cluster's only controller needs none, and of
-// those that are pods the last has given it up. One that runs again keeps it.
+// unlead restores the lease. The cluster's only controller needs none, and the last of those that
+// are pods has released it. A restarted controller keeps it.
 func (m *muted) unlead() {
 	m.t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "tarn-system", Name: "tarn-controller"}}
@@ -110,8 +110,8 @@ func (m *muted) unlead() {
 	}
 }
 
-// passesSoon asks for what passes within moments where a controller runs, which holds the
-// lease. What it changes stays as it is, and is asked for again when it has lasted.
+// passesSoon asks for states that a running leader would end within moments. The states last,
+// because that controller does not run. The case asks again after a while.
 func (m *muted) passesSoon() {
 	m.t.Helper()
 	m.t.Cleanup(m.unlead)
@@ -152,7 +152,7 @@ func (m *muted) passesSoon() {
 	m.unlead()
 }
 
-// freshPool makes a pool of nothing beside the case's own.
+// freshPool makes an empty pool beside the case's own.
 func (m *muted) freshPool() *tarn.PersistentVolumeSet {
 	m.t.Helper()
 	set := &tarn.PersistentVolumeSet{ObjectMeta: named(m.name + "-fresh"), Spec: tarn.PersistentVolumeSetSpec{
@@ -164,8 +164,7 @@ func (m *muted) freshPool() *tarn.PersistentVolumeSet {
 	return set
 }
 
-// byLease asks for what the lease of a controller alone tells, of a claim that nobody
-// serves for a while.
+// byLease asks for the answers that depend on the lease alone, for a claim that stays unserved.
 func (m *muted) byLease() {
 	m.t.Helper()
 	const name, judged = "/judged-by-nobody", "-unjudged has to be validated, "
@@ -187,7 +186,7 @@ func (m *muted) byLease() {
 		if last := e.Links[len(e.Links)-1]; last.Object.Kind != "Lease" || last.State != state {
 			m.t.Errorf("the chain ends with %+v, want a lease that is %s", last, state)
 		}
-		if state == "released" && m.claims["kept"] != nil { // what has been begun nobody goes on with
+		if state == "released" && m.claims["kept"] != nil { // no controller continues what another has begun
 			m.explainsClaim("promised", "is Pending: its volume is being made by "+hostPath+", "+c.want)
 			m.explainsClaim("undone", "is Terminating: what may have been made for it has to be undone, "+c.want)
 		}

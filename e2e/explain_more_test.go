@@ -167,7 +167,7 @@ func TestExplainSaysWhoHasToGrowAVolume(t *testing.T) {
 		claim := sub.bound(sub.claim("data"))
 		sub.ask(claim, "8Mi")
 		sub.told(claim, "FileSystemResizeRequired")
-		pod := sub.consumer("web", claim.Name, stays) // whose kubelet grows the volume before it starts it
+		pod := sub.consumer("web", claim.Name, stays) // the kubelet grows the volume before it starts the pod
 		follows := []string{"its volume has been expanded, and its file system is to follow on node ", ": the node-expansion pod default/", "cannot pull its image: "}
 		ofPod := sub.explains("pod", s.name+"/web", append([]string{"is starting: claim " + s.name + "/data: "}, follows...)...)
 		e := sub.explainsClaim("data", append([]string{"is Bound: "}, follows...)...)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// misfits are the ways in which a claim does not fit a free volume, and how that is said,
+// misfits are the ways in which a claim does not fit a free volume. Each has the answer's text
 // after the name of the volume.
 var misfits = []struct {
 	name, reason, told string
@@ -32,7 +32,7 @@ var misfits = []struct {
 func TestExplainSaysHowAVolumeDoesNotFit(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "explain-misfits")
-	class := s.classWith("-by-hand", "kubernetes.io/no-provisioner") // other cases have no volumes of it
+	class := s.classWith("-by-hand", "kubernetes.io/no-provisioner") // other cases have no volumes of this class
 	other := s.classWith("-other", "kubernetes.io/no-provisioner")
 	free := s.byHand("free")
 	freed := s.byHand("freed", s.formerly("gone"))
@@ -49,7 +49,7 @@ func TestExplainSaysHowAVolumeDoesNotFit(t *testing.T) {
 	})
 	s.nearestIs("for-label", class, "Selector", fmt.Sprintf("came nearest: the labels of volume %q do not match the claim's selector", free.Name))
 	s.claimWith("for-class", ofClass(other))
-	e := s.nearestIs("for-class", other, "Class", "") // of whichever case the volume is
+	e := s.nearestIs("for-class", other, "Class", "") // the volume may belong to any case
 	if want := fmt.Sprintf(", the claim asks for %q", other); !strings.HasSuffix(e.last().Message, want) {
 		t.Errorf("the chain ends with %+v, want %q told", e.last(), want)
 	}
@@ -63,8 +63,8 @@ func TestExplainSaysHowAVolumeDoesNotFit(t *testing.T) {
 	}
 }
 
-// nearestIs fails the case unless a claim of a class that makes none is told which volume
-// came nearest and why it does not fit, which no command mends.
+// nearestIs wants the answer for a claim, whose class makes no volumes, to name the nearest volume
+// and the misfit. No command repairs that.
 func (s *scenario) nearestIs(claim, class, reason, told string) explanation {
 	s.t.Helper()
 	e := s.explainsClaim(claim, "is Pending: its class "+class+" makes no volumes, and no free one fits")
@@ -75,7 +75,7 @@ func (s *scenario) nearestIs(claim, class, reason, told string) explanation {
 	return e
 }
 
-// misfitsNamed fails the case unless a claim that names a volume is told why that does not fit.
+// misfitsNamed wants the answer for a claim that names a volume to say why the volume does not fit.
 func (s *scenario) misfitsNamed(name string, vol *corev1.PersistentVolume, reason, told string, edit func(*corev1.PersistentVolumeClaim)) {
 	s.t.Helper()
 	s.claimWith("names-"+name, ofClass(vol.Spec.StorageClassName), edit, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = vol.Name })
@@ -122,8 +122,8 @@ func TestExplainSaysWhichPodKeepsAClaimFromItsVolume(t *testing.T) {
 	})
 }
 
-// findsNoVolume has a pod wait for a claim that is larger than the only volume of its class,
-// which is to be chosen when the pod is placed and which nobody makes.
+// findsNoVolume has a pod wait for a claim larger than the only volume of its class. The class
+// makes no volumes, and chooses one when the pod is placed.
 func (s *scenario) findsNoVolume() {
 	s.t.Helper()
 	class := s.classWith("-chosen", "kubernetes.io/no-provisioner", late)

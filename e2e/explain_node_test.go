@@ -17,13 +17,13 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// deafNode makes a node that no kubelet stands behind, to which only the pods of a
-// provisioner go. Its name comes last: others take the first node.
+// deafNode makes a node without a kubelet, to which only the pods of a provisioner go. Its name
+// sorts last, because other cases take the first node.
 func (s *scenario) deafNode(provisioner string) *corev1.Node {
 	s.t.Helper()
 	name := "zz-" + s.name
-	// Some pods of other cases tolerate every taint, and would wait there for ever: another
-	// pod, which is there before the node, repels them.
+	// Pods of other cases that tolerate every taint would wait there for ever. This pod exists
+	// before the node and repels them.
 	guard := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name}, Spec: corev1.PodSpec{
 		NodeName:   name,
 		Containers: []corev1.Container{{Name: "none", Image: "busybox:1.36"}},
@@ -54,7 +54,7 @@ func (s *scenario) deafNode(provisioner string) *corev1.Node {
 	return node
 }
 
-// isReady writes what a kubelet would tell of a node.
+// isReady writes the Ready condition that a kubelet would write.
 func (s *scenario) isReady(node *corev1.Node, is corev1.ConditionStatus) {
 	s.t.Helper()
 	bare := node.DeepCopy()
@@ -65,7 +65,7 @@ func (s *scenario) isReady(node *corev1.Node, is corev1.ConditionStatus) {
 	}
 }
 
-// onNode has a pod be placed on a node, whatever keeps others away.
+// onNode has a pod placed on a node, and tolerates all its taints.
 func onNode(name string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Spec.NodeName = name
@@ -73,7 +73,7 @@ func onNode(name string) func(*corev1.Pod) {
 	}
 }
 
-// onTheDeaf gives a section whose pods go to a node that does not answer.
+// onTheDeaf gives a section whose pods go to a node that does not respond.
 func onTheDeaf(node *corev1.Node, more fields) fields {
 	section := script{text: "true"}.section(more)
 	spec := section["podTemplate"].(fields)["spec"].(fields)
@@ -115,7 +115,7 @@ func TestExplainSaysThatANodeIsSilentOrGone(t *testing.T) {
 	s.explainsClaim("data", "is Terminating: it is used by pod "+s.name+"/user, which is being deleted: its node "+node.Name+" is not ready")
 
 	overdue := s.part(t)
-	overdue.step = soon + 2*time.Minute // after two of them people are told
+	overdue.step = soon + 2*time.Minute // after two deadlines the answer asks for a person
 	record := &tarn.PavVolume{ObjectMeta: named("pvc-" + string(made.UID))}
 	overdue.await("the pod to be long overdue", func() (bool, string) {
 		err := s.get(record)
@@ -123,11 +123,11 @@ func TestExplainSaysThatANodeIsSilentOrGone(t *testing.T) {
 		return err == nil && c != nil && strings.Contains(c.Message, "does not confirm it"), fmt.Sprintf("%+v (%v)", c, err)
 	})
 	e = s.explainsClaim("made", "is Pending: the creation pod tarn-volumes/pav-creation-", " cannot be deleted: node "+node.Name+" does not respond")
-	_, force, _ := strings.Cut(e.Links[len(e.Links)-1].Message, "once the node is certainly off, delete the pod by force: ") // which only people know
+	_, force, _ := strings.Cut(e.Links[len(e.Links)-1].Message, "once the node is certainly off, delete the pod by force: ") // which only people can know
 	if e.command() != "" || force == "" {
 		t.Errorf("the command is %q; the chain ends with %+v", e.command(), e.Links[len(e.Links)-1])
 	}
-	s.does(force) // and another is made in its place
+	s.does(force) // another is made in its place
 	s.gone(creation)
 	s.await("another creation pod", func() (bool, string) {
 		again := maker.stepPods(tarn.StepCreation)
@@ -149,7 +149,7 @@ func TestExplainSaysThatANodeIsSilentOrGone(t *testing.T) {
 	if err := suite.live.List(s.ctx, &pods, client.InNamespace(s.name)); err != nil {
 		t.Fatal(err)
 	}
-	for _, pod := range append(left, pods.Items...) { // else Kubernetes would, in about a minute
+	for _, pod := range append(left, pods.Items...) { // else Kubernetes would, after about a minute
 		if err := client.IgnoreNotFound(suite.live.Delete(s.ctx, &pod, client.GracePeriodSeconds(0))); err != nil {
 			t.Error(err)
 		}

@@ -17,8 +17,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// grows makes a claim that has 2Mi of a volume by hand and asks for 8Mi, of which its
-// status says what who grows volumes would.
+// grows makes a claim that has 2Mi of a handwritten volume and asks for 8Mi. Its status is that of
+// the controller that grows volumes.
 func (s *scenario) grows(name, class, driver, status string) *corev1.PersistentVolumeClaim {
 	s.t.Helper()
 	vol := s.byHand(name, func(vol *corev1.PersistentVolume) {

@@ -9,15 +9,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What a pod waits for does not depend on which of its claims it names first. The rest of
-// the pairs have internal/cli/explain.
+// The reason why a pod waits does not depend on the order of its claims. internal/cli/explain tests
+// the other pairs.
 func TestExplainTellsTheOneCauseOfAPodWithTwoTroubles(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "explain-pairs")
 	going := s.claim("going")
 	s.hold(going)
 	s.delete(going)
-	s.claim("lacks") // a class that is not there
+	s.claim("lacks") // its class does not exist
 	and := func(claim string) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {
 			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "more", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}})

@@ -33,7 +33,7 @@ func TestExplainSaysWhatElseAPodWaitsFor(t *testing.T) {
 		{"hooked", "fine", stays, []string{"is starting: its containers have not started on node ", "; the kubelet's last message: Container started"}, func(pod *corev1.Pod) {
 			pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"sleep", "20"}}}}
 		}},
-		{"unwanted", "fine", stays, []string{"is Failed: NodeAffinity: "}, func(pod *corev1.Pod) { // its kubelet refuses it, before it has its volumes
+		{"unwanted", "fine", stays, []string{"is Failed: NodeAffinity: "}, func(pod *corev1.Pod) { // the kubelet rejects it before it has its volumes
 			pod.Spec.NodeName, pod.Spec.NodeSelector = s.aNode().Name, map[string]string{"example.org/none": "none"}
 		}},
 		{"ignored", "fine", stays, []string{"the scheduler has not placed it yet"}, func(pod *corev1.Pod) { pod.Spec.SchedulerName = "nobody" }},
@@ -56,7 +56,7 @@ func TestExplainSaysWhatElseAPodWaitsFor(t *testing.T) {
 		sub.prints(pod, "deaf")
 		sub.delete(pod)
 		e := sub.explains("pod", s.name+"/stubborn", "is Terminating: its containers have not ended")
-		now := read(sub, pod) // it is to have ended when its grace is over
+		now := read(sub, pod) // it should have ended after its grace period
 		sub.since(e, "Pod", pod.Name, metav1.NewTime(now.DeletionTimestamp.Add(-time.Duration(*now.DeletionGracePeriodSeconds)*time.Second)))
 		sub.succeeded(sub.consumer("lets-go", "fine", "touch /data/go"))
 		sub.gone(pod)
@@ -106,7 +106,7 @@ func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {
 			claim := sub.bound(sub.claim(name))
 			pod := sub.consumer(name, name, stays)
 			sub.explains("pod", s.name+"/"+name, want...)
-			if name == "unstaged" { // there is a stage, by which claim and volume tell the same
+			if name == "unstaged" { // both the claim and the volume have the same text for a stage
 				sub.explains("claim", s.name+"/"+name, want...)
 				sub.explains("volume", claim.Spec.VolumeName, want...)
 			}
@@ -145,7 +145,7 @@ func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {
 			mended.Object["spec"] = fields{"volumeUnstaging": script{text: "true"}.section(nil)}
 			sub.edit(mended)
 		}
-		t.Cleanup(mend) // else a case that fails would not end
+		t.Cleanup(mend) // a failing case would not end otherwise
 		gripped := sub.grips()
 		claim := sub.bound(sub.claim("clings"))
 		first := sub.consumer("first", "clings", stays)
@@ -167,9 +167,8 @@ func TestExplainSaysWhatTheKubeletCannotMount(t *testing.T) {
 	})
 }
 
-// grips deletes a claim and the pod that uses it, whose node cannot unstage the volume:
-// what is asked of the claim is answered as for the pod, and nobody is told to delete that
-// once more.
+// grips deletes a claim and the pod that uses it, whose node cannot unstage the volume. The answer
+// for the claim equals the one for the pod, and does not advise to delete the pod again.
 func (s *scenario) grips() *corev1.PersistentVolumeClaim {
 	s.t.Helper()
 	claim := s.bound(s.claim("grips"))

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// A file where the folder should be can be neither used nor removed.
+// A file in place of the directory can be neither used nor removed.
 func TestExplainSaysWhyAPromisedFolderCannotBeUndone(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "explain-promise")
@@ -21,7 +21,7 @@ func TestExplainSaysWhyAPromisedFolderCannotBeUndone(t *testing.T) {
 	claim := s.claim("data")
 	taken := filepath.Join(suite.machine.hostPathRoot(), "pvc-"+string(claim.UID))
 	put(t, taken)
-	t.Cleanup(func() { _ = os.Remove(taken) }) // also where the case fails before it does so
+	t.Cleanup(func() { _ = os.Remove(taken) }) // also where the case fails before it removes it
 	pod := s.consumer("web", claim.Name, stays)
 	s.told(claim, "ProvisioningCleanupFailed", taken)
 	s.explainsClaim(claim.Name, "is Pending: provisioner "+hostPath+" cannot make its volume: "+taken+" is not the directory that")
@@ -37,7 +37,7 @@ func TestExplainSaysWhyAPromisedFolderCannotBeUndone(t *testing.T) {
 	s.gone(claim)
 }
 
-// The node of a failed attempt is given back, and the scheduler selects another only for a pod.
+// The node of a failed attempt is given back, and the scheduler chooses another only for a pod.
 func TestExplainSaysThatTheNextAttemptWaitsForAPod(t *testing.T) {
 	t.Parallel()
 	shelf := t.TempDir()

@@ -22,8 +22,7 @@ func (s *scenario) part(t *testing.T) *scenario {
 	return &scenario{t: t, ctx: s.ctx, name: s.name, step: s.step}
 }
 
-// another makes a provisioner beside the case's own and a class of it, and gives the
-// name of both.
+// another makes a second provisioner of the case and a class for it. It gives the name of both.
 func (s *scenario) another(suffix string, sections fields, edits ...func(spec fields)) string {
 	s.t.Helper()
 	p := s.provisioner(sections)
@@ -32,7 +31,7 @@ func (s *scenario) another(suffix string, sections fields, edits ...func(spec fi
 		edit(p.Object["spec"].(fields))
 	}
 	s.create(p)
-	// It goes when its last volume does, which the end of the case waits for.
+	// It disappears with its last volume, and the cleanup of the case waits for that.
 	s.t.Cleanup(func() { s.deleteIfThere(&pav.PavProvisioner{ObjectMeta: named(s.name + suffix)}) })
 	return s.classWith(suffix, s.name+suffix)
 }
@@ -103,8 +102,9 @@ func TestExplainSaysWhyAProvisionerMakesNoVolume(t *testing.T) {
 		class := sub.another("-broken", fields{"volumeCreation": fields{"capacity": "{{ oops | }}"}, "volumeStaging": greeting})
 		claim := sub.claimWith("crowded", ofClass(class))
 		sub.explainsClaim("crowded", "PavProvisioner "+class+" is not accepted: spec.volumeCreation.capacity: line 1")
-		// An attempt fails at once, and the next one takes another name: what is told of one attempt lasts
-		// for the pause after it, which grows. Four are in the way, that a slow machine sees one of them.
+		// An attempt fails at once, and the next one has another name. The text on an attempt lasts
+		// for the pause after it, which grows. Four names are taken, so that a slow machine sees
+		// one of these attempts.
 		var strangers []*corev1.Pod
 		for attempt := range 4 {
 			stranger := &corev1.Pod{ObjectMeta: named(fmt.Sprintf("pav-creation-%s-%d", claim.UID, attempt+1))}
@@ -177,7 +177,7 @@ func TestExplainSaysWhatAnExternalDriverHasSaid(t *testing.T) {
 		claim := sub.claimWith("called", ofClass(sub.classWith("-csi", driver.Name)))
 		sub.explainsClaim("called", "provisioner "+driver.Name+" was called and has not made the volume yet")
 		now := metav1.NewTime(time.Now())
-		sub.create(&corev1.Event{ // what its provisioner would tell
+		sub.create(&corev1.Event{ // as its provisioner would write it
 			ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "told"}, Type: corev1.EventTypeWarning, Reason: "ProvisioningFailed", Message: "quota used up",
 			InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: s.name, Name: claim.Name, UID: claim.UID}, FirstTimestamp: now, LastTimestamp: now,
 		})

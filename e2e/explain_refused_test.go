@@ -23,16 +23,16 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// write is a kind of write that a policy can refuse: a resource, which may be a status, of
-// a group, and what is done to it.
+// write is a kind of write that a policy can reject: the resource or status, its group, and the
+// operation.
 type write struct {
 	group, version, resource string
 	operation                admissionv1.OperationType
 }
 
-// refuses has the API server refuse a kind of write of the case's, as the policy of an
-// administrator may, until lift is called: what passes within moments else stands still
-// then, while all other cases go on. where says in CEL which objects it is about.
+// refuses makes the API server reject a kind of write of the case, as an administrator's policy
+// can, until lift is called. A state that would pass within moments then lasts, while all other
+// cases continue. where selects the objects, in CEL.
 func (s *scenario) refuses(what string, w write, where string) (lift func()) {
 	s.t.Helper()
 	rule := func(w write) admissionv1.NamedRuleWithOperations {
@@ -41,11 +41,11 @@ func (s *scenario) refuses(what string, w write, where string) (lift func()) {
 			Rule:       admissionv1.Rule{APIGroups: []string{w.group}, APIVersions: []string{w.version}, Resources: []string{w.resource}},
 		}}
 	}
-	// A policy is in force a moment after it is written, which a folder of settings tells.
+	// A policy takes effect a moment after it is written; a ConfigMap tests that.
 	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "refused-" + what}}
 	name := named(s.name + "-" + what)
 	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: name, Spec: admissionv1.ValidatingAdmissionPolicySpec{
-		FailurePolicy: ptr.To(admissionv1.Ignore), // it is about nobody else's objects, whatever they lack
+		FailurePolicy: ptr.To(admissionv1.Ignore), // other objects are not affected, even if they lack the field
 		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{
 			rule(w), rule(write{"", "v1", "configmaps", admissionv1.Create}),
 		}},
@@ -91,12 +91,12 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 	writes := s.refuses("volumes", write{"", "v1", "persistentvolumes", admissionv1.Create}, "has(object.spec.csi) && object.spec.csi.driver == '"+unwritten+"'")
 	tells := s.refuses("telling", write{tarn.GroupVersion.Group, tarn.GroupVersion.Version, "pavvolumes/status", admissionv1.Update},
 		"object.spec.provisioner.name == '"+unwritten+"' && has(object.status.conditions) && object.status.conditions.exists(c, c.reason == 'VolumeRefused')")
-	first := s.claimWith("first", ofClass(begins)) // each is about to be for a few seconds
+	first := s.claimWith("first", ofClass(begins)) // each is in this state for a few seconds
 	s.explainsClaim("first", "is Pending: PavProvisioner "+begins+" is about to start")
 	made := s.claimWith("made", ofClass(unwritten))
 	s.explainsClaim("made", "is Pending: its volume is made, and its PersistentVolume is about to be created")
 
-	t.Run("a stage that has failed is made anew", s.failsToStage) // meanwhile what is about to happen has become overdue
+	t.Run("a stage that has failed is made anew", s.failsToStage) // meanwhile the expected steps have become overdue
 	t.Run("the first attempt, and what hinders it", func(t *testing.T) {
 		sub := s.part(t)
 		sub.explainsClaim("first", "is Pending: the first attempt of PavProvisioner "+begins+" is due, ")
@@ -132,7 +132,7 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 		claim, early := sub.bound(sub.claimWith("judged", ofClass(class))), sub.bound(sub.claimWith("early", ofClass(class)))
 		starts := sub.refuses("starting", write{tarn.GroupVersion.Group, tarn.GroupVersion.Version, "pavstages/status", admissionv1.Update},
 			"object.spec.provisioner.name == '"+class+"' && has(object.status.pod) && has(object.status.pod.phase) && object.status.pod.phase == 'Starting'")
-		waiting := sub.consumer("early", early.Name, stays) // its stage has begun when nobody has judged the provisioner any more
+		waiting := sub.consumer("early", early.Name, stays) // its stage has begun when no controller judges the provisioner any more
 		(&scenario{t: t, ctx: s.ctx, name: class}).stageOf("there", func(*tarn.PavStage) bool { return true })
 		lift := sub.refuses("judging", write{pav.GroupVersion.Group, pav.GroupVersion.Version, "pavprovisioners/status", admissionv1.Update},
 			"object.metadata.name == '"+class+"' && has(object.status.conditions) && size(object.status.conditions) > 0")
@@ -160,7 +160,7 @@ func TestExplainSaysWhatIsAboutToHappen(t *testing.T) {
 	})
 }
 
-// failsToStage has a stage of the case's provisioner fail, which then cannot be ended.
+// failsToStage lets a stage of the case's provisioner fail, which then cannot be ended.
 func (s *scenario) failsToStage(t *testing.T) {
 	sub := s.part(t)
 	lift := sub.refuses("ends", write{tarn.GroupVersion.Group, tarn.GroupVersion.Version, "pavstages", admissionv1.Delete}, "oldObject.spec.provisioner.name == '"+s.name+"'")
@@ -171,7 +171,7 @@ func (s *scenario) failsToStage(t *testing.T) {
 	sub.remove(pod)
 }
 
-// respecify changes sections of a provisioner beside the case's own.
+// respecify changes sections of the case's second provisioner.
 func (s *scenario) respecify(name string, sections fields) {
 	s.t.Helper()
 	p := s.provisioner(nil)
@@ -196,7 +196,7 @@ func TestExplainSaysHowARecyclingStands(t *testing.T) {
 	pod := s.consumer("user", claim.Name, stays)
 	s.ready(pod)
 	s.delete(claim)
-	s.unhold(claim) // as one does who is in a hurry
+	s.unhold(claim) // as an administrator in a hurry does
 	e := s.explains("volume", vol.Name, "is Released: it could not be recycled: ", "pod "+s.name+"/user")
 	if last := e.Links[len(e.Links)-1]; !strings.Contains(last.Next, "when it is retried; last tried ") {
 		t.Errorf("the chain ends with %+v", last)

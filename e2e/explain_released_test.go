@@ -6,15 +6,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ofReleased makes volumes of which a binder, before it stopped, has said that they were
-// Released, and that are somebody's or anybody's since; and gives what is to be said of them.
+// ofReleased makes volumes that a binder, before it stopped, has marked as Released. Since then
+// they belong to a claim or are free. It gives the wanted answers for them.
 func (m *muted) ofReleased() []silence {
 	m.t.Helper()
 	given, has, bound := m.claimWith("given", ofClass(m.name+"-by-hand")), m.naming("has", m.name+"-has"), m.claims["unnamed"]
 	var all []silence
 	for _, c := range []struct {
 		name string
-		of   *corev1.PersistentVolumeClaim // whose it is by its uid
+		of   *corev1.PersistentVolumeClaim // the claim that has it by uid
 		want string
 		edit func(*corev1.PersistentVolume)
 	}{

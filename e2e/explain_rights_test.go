@@ -12,19 +12,19 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// reader is somebody who may read all that tarn explain reads but for some resources.
+// reader is a user that may read everything that tarn explain reads, except some resources.
 type reader struct {
 	*scenario
 	kubeconfig string
 }
 
-// explains is that of a scenario, by what the reader may read.
+// explains is the scenario's explains with the reader's rights.
 func (r reader) explains(kind, name string, texts ...string) explanation {
 	r.t.Helper()
 	return r.explainsBy(r.kubeconfig, "", kind, name, texts...)
 }
 
-// asReader gives the case to a reader.
+// asReader gives the case with a reader's rights.
 func (s *scenario) asReader(name string, but ...string) reader {
 	s.t.Helper()
 	user := s.name + "-" + name

@@ -23,8 +23,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// stops halts one of Tarn's processes until the case ends, as one does that hangs. Where
-// controllers are pods there are none meanwhile.
+// stops halts one of Tarn's processes, like one that hangs, until the case ends. Where controllers
+// are pods, it removes them meanwhile.
 func (s *scenario) stops(name string) (goOn func()) {
 	s.t.Helper()
 	s.needsThisMachine()
@@ -41,13 +41,13 @@ func (s *scenario) stops(name string) (goOn func()) {
 	if err := syscall.Kill(c.PID, syscall.SIGSTOP); err != nil {
 		s.t.Fatal(err)
 	}
-	goOn = func() { _ = syscall.Kill(c.PID, syscall.SIGCONT) } // what has ended meanwhile needs it no more
+	goOn = func() { _ = syscall.Kill(c.PID, syscall.SIGCONT) } // a process that has ended meanwhile does not need it
 	s.t.Cleanup(goOn)
 	return goOn
 }
 
-// runsNone is what is said where Tarn's controller is stopped: the cluster's only one needs
-// no lease, so none tells of it; of those that are pods the last has given it up.
+// runsNone is the answer's text where Tarn's controller is stopped. The cluster's only controller
+// needs no lease, so there is none. Where controllers are pods, the last one has released it.
 func runsNone() string {
 	if inPods() {
 		return "but no tarn controller runs"
@@ -55,27 +55,28 @@ func runsNone() string {
 	return "but has not started; no lease shows whether a tarn controller runs"
 }
 
-// silence is what is said of an object while Tarn's controller is stopped.
+// silence is the wanted answer for an object while Tarn's controller is stopped.
 type silence struct {
 	kind, name string
 	want       []string
-	// by says whose controller it is that does not answer, beside Tarn's own part:
-	// binder or protection; where that is Kubernetes', there is nothing to explain.
+	// by names the controller that does not respond, beside Tarn's own part: binder or protection.
+	// Where that job is Kubernetes', there is nothing to explain.
 	by string
 }
 
-// muted is a case whose controller is to be stopped, with what was begun before.
+// muted is a case whose controller is to be stopped, with the objects it began before.
 type muted struct {
 	*scenario
 	claims map[string]*corev1.PersistentVolumeClaim
 	set    *tarn.PersistentVolumeSet
-	// refused is the record of a claim that is refused again and again, due when its controller wants to try again.
+	// refused is the record of a claim that is rejected repeatedly. It is due when its controller
+	// wants to retry.
 	refused *tarn.PavVolume
 	due     *metav1.Time
 }
 
-// beforeSilence makes what has to be there when the controller is stopped. What waits for a
-// file of the shelf is let go on then.
+// beforeSilence makes the objects that must exist when the controller stops. Those that wait for a
+// file on the shelf then continue.
 func beforeSilence(s *scenario, shelf string) *muted {
 	s.t.Helper()
 	m := &muted{scenario: s, claims: map[string]*corev1.PersistentVolumeClaim{}}
@@ -105,7 +106,7 @@ func beforeSilence(s *scenario, shelf string) *muted {
 	s.explains("volume", s.byHand("spare").Name, "is Available: ")
 	s.explains("volume", s.byHand("named").Name, "is Available: ")
 	slow := s.claim("slow")
-	s.t.Cleanup(func() { // its pod would go on for a day
+	s.t.Cleanup(func() { // its pod would run for a day
 		s.deleteIfThere(slow)
 		record := &tarn.PavVolume{ObjectMeta: named("pvc-" + string(slow.UID))}
 		s.wait("what is being made to be given up", s.limit(), func() (bool, string) {
@@ -122,9 +123,9 @@ func beforeSilence(s *scenario, shelf string) *muted {
 	return m
 }
 
-// checks makes a claim that is refused again and again, and one whose check goes on until the
-// shelf has a file, and waits until both are as they are to stay without a controller. However
-// long that takes to stop, it does not try again before: that is put off until isDue.
+// checks makes a claim that is rejected repeatedly, and one whose check runs until the shelf has a
+// file. It waits until both have reached the state they keep without a controller. The next attempt
+// is put off until isDue, however long the controller takes to stop.
 func (m *muted) checks(shelf string) {
 	m.t.Helper()
 	checks := script{hostDir: shelf, text: "case {{ pvc.metadata.name }} in\nrefused) echo no > /pav/error; false;;\nchecked) until [ -e /host/go ]; do sleep 0.1; done;;\nesac"}.section(nil)
@@ -142,12 +143,12 @@ func (m *muted) checks(shelf string) {
 			return false, fmt.Sprintf("%s, %v", status.Phase, m.due)
 		}
 		status.NextAttemptTime = &metav1.Time{Time: time.Now().Add(time.Hour)}
-		err := suite.live.Status().Update(m.ctx, m.refused) // which is refused where the attempt has been begun
+		err := suite.live.Status().Update(m.ctx, m.refused) // it is rejected if the attempt has begun
 		return err == nil, fmt.Sprint(err)
 	})
 }
 
-// isDue has the next attempt at claim refused be due when the controller wanted it.
+// isDue makes the next attempt at claim refused due at the time the controller had set.
 func (m *muted) isDue() {
 	m.t.Helper()
 	m.refused.Status.NextAttemptTime = m.due
@@ -156,8 +157,8 @@ func (m *muted) isDue() {
 	}
 }
 
-// endsAtLease asks of what waits for the controller alone until the chain ends with its lease,
-// which nobody holds.
+// endsAtLease asks about an object that waits only for the controller, until the chain ends with
+// the lease, which has no holder.
 func (m *muted) endsAtLease(c silence) explanation {
 	m.t.Helper()
 	return m.explainsThat(os.Getenv("KUBECONFIG"), c.kind, c.name, fmt.Sprintf("the verdict to have %q, and the chain to end with the lease", c.want), func(e explanation) bool {
@@ -180,8 +181,8 @@ func (m *muted) patch(o client.Object, change any, status bool) {
 	}
 }
 
-// ofVolumes changes claims and volumes while nobody answers, and gives what is to be
-// said of them.
+// ofVolumes changes claims and volumes while no controller responds. It gives the wanted answers
+// for them.
 func (m *muted) ofVolumes() []silence {
 	m.t.Helper()
 	volume := func(claim string) *corev1.PersistentVolume {
@@ -198,7 +199,7 @@ func (m *muted) ofVolumes() []silence {
 		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: m.name, Name: "reserved"}
 	}).Name)
 	made := m.claimWith("made", ofClass(m.name+"-by-hand"))
-	its := m.byHand("made", func(vol *corev1.PersistentVolume) { // as who makes one for a claim names it
+	its := m.byHand("made", func(vol *corev1.PersistentVolume) { // the maker of a volume for a claim names that claim
 		vol.Name = "pvc-" + string(made.UID)
 		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: m.name, Name: made.Name, UID: made.UID}
 	})
@@ -216,7 +217,7 @@ func (m *muted) ofVolumes() []silence {
 	for _, name := range []string{"unnamed", "nameless"} {
 		m.patch(volume(name), fields{"spec": fields{"claimRef": nil}}, false)
 	}
-	m.delete(volume("bereft")) // which keeps what is said of them
+	m.delete(volume("bereft")) // the deleted volume keeps the text on them
 	m.delete(volume("nameless"))
 	all := []silence{
 		claim("fits", "fits, but no binder responds"),
@@ -247,14 +248,14 @@ func (m *muted) ofVolumes() []silence {
 	return slices.Concat(all, protected, []silence{{kind: "volume", name: volume("released").Name, want: []string{"is gone, and its storage has to be destroyed, " + runsNone()}}})
 }
 
-// ofTarns makes and changes what is Tarn's own, and gives what is to be said of it.
+// ofTarns makes and changes Tarn's own objects. It gives the wanted answers for them.
 func (m *muted) ofTarns() []silence {
 	m.t.Helper()
 	m.patch(m.claims["grows"], fields{"spec": fields{"resources": fields{"requests": fields{"storage": "8Mi"}}}}, false)
 	creation := m.stepPods(tarn.StepCreation)
 	for i := range creation {
 		err := suite.live.Delete(m.ctx, &creation[i], client.GracePeriodSeconds(0))
-		if client.IgnoreNotFound(err) != nil { // one that was being deleted may be gone
+		if client.IgnoreNotFound(err) != nil { // an object that was being deleted may be gone
 			m.t.Fatal(err)
 		}
 	}
@@ -280,15 +281,15 @@ func (m *muted) ofTarns() []silence {
 	}...)
 }
 
-// ofFolder has a claim ask for a folder of the node.
+// ofFolder makes a claim ask for a directory of the node.
 func (m *muted) ofFolder(claim *corev1.PersistentVolumeClaim) {
 	ofClass(m.name + "-folder")(claim)
 	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 }
 
-// ofPromises has claims be as the provisioner inside Tarn's controller leaves them when it dies
-// before it has made a folder, undone it, or taken the word back that it would, and gives what
-// is to be said of them; nothing where the cluster has no such provisioner.
+// ofPromises puts claims into the states that the provisioner inside Tarn's controller leaves when
+// it dies. It may die before it has made or removed a directory, or withdrawn its record of it.
+// ofPromises gives the wanted answers; none where the cluster lacks that provisioner.
 func (m *muted) ofPromises() []silence {
 	m.t.Helper()
 	kept := m.claims["kept"]
@@ -308,7 +309,7 @@ func (m *muted) ofPromises() []silence {
 		m.delete(claim)
 	}
 	undone := "what may have been made for it is being undone"
-	if inPods() { // a lease tells that nobody does
+	if inPods() { // a lease shows that no controller leads
 		undone = "what may have been made for it has to be undone, " + runsNone()
 	}
 	return []silence{
@@ -318,8 +319,8 @@ func (m *muted) ofPromises() []silence {
 	}
 }
 
-// goesNoFurther asks for what was begun before the controller was stopped: an attempt that is
-// overdue, a pod that has ended, one that is missing, and what nobody has begun.
+// goesNoFurther asks about work begun before the controller stopped: an overdue attempt, a pod that
+// has ended, a missing pod, and an object that no controller has begun.
 func (m *muted) goesNoFurther() explanation {
 	m.t.Helper()
 	claim := func(name string, want ...string) silence {
@@ -337,7 +338,7 @@ func (m *muted) goesNoFurther() explanation {
 	return m.endsAtLease(claim("grows", "it is to be expanded from 2Mi to 8Mi"))
 }
 
-// Not parallel: no other case can go on meanwhile.
+// Not parallel: meanwhile no other case can make progress.
 func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 	shelf := t.TempDir() // until the last pod of the case is gone
 	s := begin(t, "explain-silent")
@@ -349,7 +350,7 @@ func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 	m.passesSoon()
 	s.claim("more")
 	said := slices.Concat(m.ofVolumes(), m.ofTarns())
-	// The binder is a part of the controller that was stopped, unless it is Kubernetes' own.
+	// The binder is a part of the stopped controller, unless it is Kubernetes' own.
 	more := silence{kind: "claim", name: s.name + "/more", want: []string{"PavProvisioner " + s.name + " has to be called, but no binder responds"}}
 	if os.Getenv("BINDER") == "kubernetes" {
 		more.want = []string{"PavProvisioner " + s.name + " has to make its volume, " + runsNone()}
@@ -361,7 +362,7 @@ func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 	}
 	e := m.goesNoFurther()
 	last := e.Links[len(e.Links)-1]
-	if !slices.Contains([]string{"expired", "missing", "released"}, last.State) { // the cluster's only one needs no lease
+	if !slices.Contains([]string{"expired", "missing", "released"}, last.State) { // the cluster's only controller needs no lease
 		t.Errorf("the chain ends with %+v", last)
 	}
 	m.byLease()
@@ -374,7 +375,7 @@ func TestExplainSaysThatTheControllerDoesNotAnswer(t *testing.T) {
 	if m.claims["kept"] != nil {
 		s.explainsClaim("promised", "is Bound")
 	}
-	s.remove(m.claims["nameless"]) // which a binder gives its volume again
+	s.remove(m.claims["nameless"]) // a binder gives it its volume again
 	for _, name := range []string{"bereft", "nameless"} {
 		s.gone(&corev1.PersistentVolume{ObjectMeta: named(m.claims[name].Spec.VolumeName)})
 	}

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// since fails the case unless the last link of an object says that it stands as it does
-// since a time, which an object tells.
+// since fails the case unless the last link of an object states since when the object is in its
+// state, as the object itself says.
 func (s *scenario) since(e explanation, kind, name string, want metav1.Time) {
 	s.t.Helper()
 	for i := len(e.Links) - 1; i >= 0; i-- {
@@ -29,8 +29,8 @@ func (s *scenario) since(e explanation, kind, name string, want metav1.Time) {
 	s.t.Errorf("of %s %s nothing is said: %+v", kind, name, e.Links)
 }
 
-// goesOn is explains until the link of an object of a kind says, too, when it goes on, which
-// holds every text of next.
+// goesOn is explains until the link of an object also says when work continues, with every text of
+// next.
 func (s *scenario) goesOn(kind, name, of string, next []string, texts ...string) explanation {
 	s.t.Helper()
 	what := fmt.Sprintf("the verdict to have %q, and the %s to go on %q", texts, of, next)
@@ -39,7 +39,7 @@ func (s *scenario) goesOn(kind, name, of string, next []string, texts ...string)
 	})
 }
 
-// read gives an object as the API server has it now.
+// read gives the present object from the API server.
 func read[T client.Object](s *scenario, o T) T {
 	s.t.Helper()
 	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(o), o); err != nil {

@@ -23,7 +23,7 @@ func TestExplainSaysThatWhoCouldDestroyAVolumeIsGone(t *testing.T) {
 	s.delete(p)
 	s.unhold(p)
 	s.gone(p)
-	s.create(s.provisioner(sections)) // which is another, though it has the name
+	s.create(s.provisioner(sections)) // another object of the same name
 	s.delete(claim)
 	s.explains("volume", vol.Name, "is Released: its storage cannot be destroyed yet: PavProvisioner ", ", which created the volume, is gone")
 	s.does("kubectl delete pavvolume " + vol.Name)

@@ -18,7 +18,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// stepPod waits for the pod of a step of a provisioner, other than one that was there before.
+// stepPod waits for a provisioner's pod of a step, other than the pod before.
 func (s *scenario) stepPod(provisioner string, step tarn.Step, before *corev1.Pod) *corev1.Pod {
 	s.t.Helper()
 	of := &scenario{t: s.t, ctx: s.ctx, name: provisioner}
@@ -46,7 +46,7 @@ func TestExplainSaysWhatKeepsAPodOfAStepBeforeItBegins(t *testing.T) {
 	gated := edited("-gated", func(section fields) {
 		podSpec(section)["schedulingGates"] = []any{fields{"name": "example.org/approval"}}
 	})
-	unset := edited("-unset", func(section fields) { // a folder of settings that every namespace has
+	unset := edited("-unset", func(section fields) { // every namespace has this ConfigMap
 		container(section)["env"] = []any{fields{"name": "SHELF", "valueFrom": fields{"configMapKeyRef": fields{"name": "kube-root-ca.crt", "key": "shelf"}}}}
 	})
 	held, keyless := s.claimWith("held", ofClass(gated)), s.claimWith("keyless", ofClass(unset))
@@ -77,7 +77,7 @@ func TestExplainSaysWhatKeepsAPodOfAStepBeforeItBegins(t *testing.T) {
 			t.Errorf("the commands are %q, and the chain ends with %+v", commands, e.last())
 		}
 		sub.does(e.command())
-		sub.stepPod(gated, tarn.StepCreation, first) // in its place
+		sub.stepPod(gated, tarn.StepCreation, first) // it replaces the first
 	})
 	t.Run("scheduling gates", func(t *testing.T) {
 		mends(t, gated, held, " is held back by scheduling gates")
@@ -109,7 +109,7 @@ func TestExplainSaysThatASandboxCannotBeMade(t *testing.T) {
 	if first := e.Links[0]; !strings.HasPrefix(first.Next, "when the kubelet retries; last tried ") || len(e.commands()) > 0 {
 		t.Errorf("the commands are %q, and the chain begins with %+v", e.commands(), first)
 	}
-	s.remove(runtime("")) // whose handler cannot be changed
+	s.remove(runtime("")) // its handler cannot be changed
 	s.create(runtime("runc"))
 	s.bound(made)
 	s.ready(pod)
@@ -132,7 +132,7 @@ func TestExplainSaysThatAPodIsToGoFromANodeThatIsGone(t *testing.T) {
 	if last := e.last(); last.Object.Kind != "Node" || last.State != "missing" || !strings.HasPrefix(last.Next, "when Kubernetes deletes the pod, about a minute after its node") {
 		t.Errorf("the chain ends with %+v", last)
 	}
-	// Else Kubernetes would, as it says, and may have done so already.
+	// Otherwise Kubernetes would, as the answer says, and may have done so already.
 	if err := suite.live.Delete(s.ctx, creation, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestExplainSaysThatACreationWhoseTimeWasUpGoesOn(t *testing.T) {
 	s := begin(t, "explain-deaf")
 	s.needsThisMachine()
 	creation := script{text: "trap '' TERM; until [ -e /host/go ]; do sleep 0.2; done", hostDir: shelf}.section(asRequested)
-	podSpec(creation)["activeDeadlineSeconds"] = int64(10) // for another that comes to its end
+	podSpec(creation)["activeDeadlineSeconds"] = int64(10) // the attempt fails after that
 	podSpec(creation)["terminationGracePeriodSeconds"] = int64(600)
 	s.create(s.provisioner(fields{"volumeCreation": creation, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
@@ -178,7 +178,7 @@ func TestExplainSaysHowAVolumeByHandOfAProvisionerGrows(t *testing.T) {
 		t.Errorf("the commands are %q, and the chain ends with %+v", e.commands(), last)
 	}
 	vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
-	if err := suite.live.Patch(s.ctx, vol, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"capacity":{"storage":"8Mi"}}}`))); err != nil { // as it says
+	if err := suite.live.Patch(s.ctx, vol, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"capacity":{"storage":"8Mi"}}}`))); err != nil { // as the answer says
 		t.Fatal(err)
 	}
 	s.explainsClaim("data", "is Bound: volume "+vol.Name+", 8Mi, ")

@@ -26,10 +26,10 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// The cases of explain_*_test.go bring about what `tarn explain` tells, and do what it
-// says. What passes within moments they hold still: a policy of the case refuses the write
-// that would end it (refuses), or who would write that is stopped, in a cluster of its own.
-// The times that it tells are compared with those of the objects (since).
+// The cases of explain_*_test.go create the states that `tarn explain` describes, and run its
+// commands. They hold states that would pass within moments. Either a policy of the case rejects
+// the next write (refuses), or the writing controller is stopped, in a cluster of its own. The
+// times in the answer are compared with those of the objects (since).
 
 // explanation is what tarn explain prints as JSON.
 type explanation struct {
@@ -38,7 +38,7 @@ type explanation struct {
 	Links   []link
 }
 
-// link is one of its links.
+// link is one link of an explanation.
 type link struct {
 	Object                                      struct{ Kind, Namespace, Name string }
 	State, Node, Reason, Message, Next, Command string
@@ -47,7 +47,7 @@ type link struct {
 	Log                                         []string
 }
 
-// command is that of the link nearest to the cause.
+// command is the command of the link nearest to the cause.
 func (e explanation) command() string {
 	for i := len(e.Links) - 1; i >= 0; i-- {
 		if c := e.Links[i].Command; c != "" {
@@ -57,12 +57,12 @@ func (e explanation) command() string {
 	return ""
 }
 
-// logs says whether the log of the last object holds a text.
+// logs reports whether the last object's log contains a text.
 func (e explanation) logs(text string) bool {
 	return strings.Contains(strings.Join(e.Links[len(e.Links)-1].Log, "\n"), text)
 }
 
-// commands are those of all links.
+// commands are the commands of all links.
 func (e explanation) commands() []string {
 	var all []string
 	for _, l := range e.Links {
@@ -73,22 +73,22 @@ func (e explanation) commands() []string {
 	return all
 }
 
-// explains asks tarn explain until the verdict holds every text.
+// explains runs tarn explain until the verdict contains every text.
 func (s *scenario) explains(kind, name string, texts ...string) explanation {
 	s.t.Helper()
 	return s.explainsWith("", kind, name, texts...)
 }
 
-// explainsWith is explains until the last object's log holds a text too: that of a pod
-// which is tried again and again is there only while the pod is. The answer depends on
-// time and on objects that no case follows, so it is asked again and again, for twice the
-// time of a step: each look is a program to be started.
+// explainsWith is explains until the last object's log contains a text too. The log of a retried
+// pod exists only while the pod does. The answer depends on time and on objects that no case
+// watches, so explainsWith polls. It does so for twice a step's time, because each call starts a
+// program.
 func (s *scenario) explainsWith(log, kind, name string, texts ...string) explanation {
 	s.t.Helper()
 	return s.explainsBy(os.Getenv("KUBECONFIG"), log, kind, name, texts...)
 }
 
-// explainsBy is explainsWith by what somebody may read.
+// explainsBy is explainsWith with the rights of a kubeconfig.
 func (s *scenario) explainsBy(kubeconfig, log, kind, name string, texts ...string) explanation {
 	s.t.Helper()
 	return s.explainsThat(kubeconfig, kind, name, fmt.Sprintf("the verdict to have %q, and the log %q", texts, log), func(e explanation) bool {
@@ -96,7 +96,7 @@ func (s *scenario) explainsBy(kubeconfig, log, kind, name string, texts ...strin
 	})
 }
 
-// explainsThat asks tarn explain until the answer is as it should be.
+// explainsThat runs tarn explain until the answer is as wanted.
 func (s *scenario) explainsThat(kubeconfig, kind, name, what string, is func(explanation) bool) explanation {
 	s.t.Helper()
 	var e explanation
@@ -111,7 +111,7 @@ func (s *scenario) explainsThat(kubeconfig, kind, name, what string, is func(exp
 	return e
 }
 
-// printsThat asks tarn explain until what it prints is as it should be, and gives that.
+// printsThat runs tarn explain until its output is as wanted, and gives the output.
 func (s *scenario) printsThat(what string, is func(out string) bool, args ...string) string {
 	s.t.Helper()
 	over, again := time.NewTimer(2*s.limit()), time.NewTicker(200*time.Millisecond)
@@ -136,7 +136,7 @@ func (s *scenario) explainsClaim(name string, texts ...string) explanation {
 	return s.explains("claim", s.name+"/"+name, texts...)
 }
 
-// does runs a command as it was printed.
+// does runs a command as tarn explain printed it.
 func (s *scenario) does(command string) {
 	s.t.Helper()
 	path, err := filepath.Abs(filepath.Dir(tarnBinary()))
@@ -163,7 +163,7 @@ func (s *scenario) claimWith(name string, edits ...func(*corev1.PersistentVolume
 	return claim
 }
 
-// ofClass makes a claim of another class than the case's.
+// ofClass gives a claim another class than the case's.
 func ofClass(class string) func(*corev1.PersistentVolumeClaim) {
 	return func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = &class }
 }
@@ -187,8 +187,8 @@ func late(class *storagev1.StorageClass) {
 
 func nowhere(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{"no-such": "node"} }
 
-// moods gives a section whose pod does what the claim's name asks for, by the lines of
-// a shell's case, and for other names what is left.
+// moods gives a section whose pod acts according to the claim's name, by the lines of a shell's
+// case. For other names it runs otherwise.
 func moods(lines, otherwise string, more fields) fields {
 	return script{text: "case {{ pvc.metadata.name }} in\n" + lines + "\n*) " + otherwise + ";;\nesac"}.section(more)
 }
@@ -245,7 +245,7 @@ func TestExplainSaysWhyAPodHasNotItsVolume(t *testing.T) {
 	} {
 		t.Run(c.claim, func(t *testing.T) {
 			sub := s.part(t)
-			sub.step = 2 * soon // only after some failures is the kubelet's pause longer than what was begun takes to be undone
+			sub.step = 2 * soon // the kubelet's pause exceeds the cleanup's time only after some failures
 			sub.bound(sub.claim(c.claim))
 			pod := sub.consumer(c.claim, c.claim, stays)
 			e := sub.explainsWith(c.wantLog, "pod", s.name+"/"+c.claim, c.want...)
@@ -325,7 +325,7 @@ func TestExplainTellsWhatItsCallerMayRead(t *testing.T) {
 	}
 	classless := s.claimWith("classless", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = nil })
 	if out, _ := mustTool(t, 0, "", "explain", "--kubeconfig", path, "claim", "classless"); classless.Spec.StorageClassName == nil &&
-		!strings.Contains(out, "is Pending: it names no class, and no free volume without a class fits\n") { // a cluster may have a default
+		!strings.Contains(out, "is Pending: it names no class, and no free volume without a class fits\n") { // a cluster may have a default class
 		t.Errorf("that there is a default class cannot be told from here:\n%s", out)
 	}
 	if _, complaint := mustTool(t, 1, "", "explain", "--kubeconfig", path, "volume", "pvc-1"); !strings.Contains(complaint, "cannot read volume pvc-1: needs permission to get persistentvolumes") {
@@ -380,7 +380,7 @@ func TestExplainSaysWhyAPoolHasNoSpares(t *testing.T) {
 	s.edit(provisioner)
 	s.explains("pvset", set.Name, "is Ready: 1 of at least 1 spare volumes")
 	s.bound(s.claim("one"))
-	s.explains("pvset", set.Name, "is Ready: 1 of at least 1 spare volumes, 1 in use") // else the next claim would be served beside it
+	s.explains("pvset", set.Name, "is Ready: 1 of at least 1 spare volumes, 1 in use") // else the next claim would be served without it
 	s.bound(s.claim("two"))
 	s.does(s.explains("pvset", set.Name, "is not Ready: ", "maximumReplicas is 2; raise it").command())
 	s.explains("pvset", set.Name, "is Ready: 1 of at least 1 spare volumes, 2 in use, 0 being made, at most 3")

@@ -17,14 +17,14 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Not parallel: no other case can go on meanwhile. A step is written down and its pod is
-// made right after it; with the controller stopped and the pod taken away the two are
-// apart for long enough to ask.
+// Not parallel: meanwhile no other case can make progress. The controller records a step and makes
+// its pod right after that. With the controller stopped and the pod deleted, the state in between
+// lasts long enough to ask.
 func TestExplainSaysWhichPodOfAStepIsNotMade(t *testing.T) {
 	shelf := t.TempDir() // until the last pod of the case is gone
 	s := begin(t, "explain-unmade")
 	s.needsThisMachine()
-	waits := func(claim, then string) fields { // the pod of one claim waits until the shelf has a file
+	waits := func(claim, then string) fields { // the claim's pod waits until the shelf has a file
 		text := "[ {{ pvc.metadata.name }} != " + claim + " ] || until [ -e /host/go ]; do sleep 1; done\n" + then
 		return script{text: text, hostDir: shelf}.section(nil)
 	}
@@ -66,7 +66,7 @@ func TestExplainSaysWhichPodOfAStepIsNotMade(t *testing.T) {
 	}
 	s.explainsClaim("growing", "is Bound: the expansion pod tarn-volumes/pav-expansion-", "has been running for")
 	goOn := s.stops(controller)
-	t.Run("each by itself", func(t *testing.T) { // an answer takes a second look, so all are asked for at once
+	t.Run("each by itself", func(t *testing.T) { // an answer takes a second look, so all run in parallel
 		for _, c := range all {
 			t.Run(fmt.Sprintf("%s, asked of a %s", c.step, c.kind), func(t *testing.T) {
 				t.Parallel()
@@ -89,16 +89,16 @@ func TestExplainSaysWhichPodOfAStepIsNotMade(t *testing.T) {
 	s.explainsClaim("growing", "is Bound")
 }
 
-// unmade is a step whose pod is taken away, whose it is and of which attempt where several pods
-// are of that step, and what is said of it then.
+// unmade is a step whose pod was deleted, and the wanted answer. It names the object, and the
+// attempt where a step has several pods.
 type unmade struct {
 	step    tarn.Step
-	of      client.Object // the claim, or the pod of a volume that was written by hand
+	of      client.Object // the claim, or the pod of a handwritten volume
 	attempt int
 	silence
 }
 
-// pods are those of a step that run, of either provisioner.
+// pods are the running pods of a step, of either provisioner.
 func (u unmade) pods(s *scenario) []corev1.Pod {
 	s.t.Helper()
 	if _, byHand := u.of.(*corev1.Pod); byHand {
@@ -110,8 +110,8 @@ func (u unmade) pods(s *scenario) []corev1.Pod {
 	})
 }
 
-// goesMissing takes the pod away, and asks for what waits for it until the answer is that it is
-// missing, and ends with the lease of who would make it.
+// goesMissing deletes the pod. It asks about the waiting object until the answer says that the pod
+// is missing, and ends with the lease of the controller that would make it.
 func (u unmade) goesMissing(s *scenario) {
 	s.t.Helper()
 	missing := u.pods(s)[0]
@@ -127,22 +127,23 @@ func (u unmade) goesMissing(s *scenario) {
 	})
 }
 
-// onTheNode gives a claim whose node is to follow as its volume has grown, and a pod that is
-// being deleted and whose node is to unstage its volume.
+// onTheNode gives a claim whose volume has grown and whose node must follow. It also gives a pod
+// that is being deleted and whose node must unstage its volume.
 func (s *scenario) onTheNode(class func(*corev1.PersistentVolumeClaim)) (follows *corev1.PersistentVolumeClaim, leaves *corev1.Pod) {
 	s.t.Helper()
 	follows = s.bound(s.claimWith("follows", class))
 	leaves = s.consumer("leaves", s.bound(s.claimWith("leaves", class)).Name, stays)
 	s.ask(follows, "8Mi")
 	s.told(follows, "FileSystemResizeRequired")
-	s.consumer("follows", follows.Name, stays) // which is not started before
+	s.consumer("follows", follows.Name, stays) // it does not start before
 	s.ready(leaves)
 	s.delete(leaves)
 	return follows, leaves
 }
 
-// failsOnce gives a claim whose volume is made, and one whose volume is removed, at the second
-// attempt, and one whose first attempt is undone; each goes on until the shelf has a file.
+// failsOnce gives three claims, each of which continues when the shelf has a file. One volume is
+// made at the second attempt, one is deleted at the second attempt, and the first attempt of the
+// third is undone.
 func (s *scenario) failsOnce(shelf string) (made, removed, undone *corev1.PersistentVolumeClaim) {
 	s.t.Helper()
 	only := func(claim, does string) string {
@@ -160,8 +161,8 @@ func (s *scenario) failsOnce(shelf string) (made, removed, undone *corev1.Persis
 	return s.claimWith("again", class), removed, s.claimWith("undone", class)
 }
 
-// lonely asks for a claim in a cluster that has no volume, as others of its cases have
-// taken theirs away.
+// lonely asks about a claim in a cluster without volumes, because other parts of the case have
+// deleted theirs.
 func (s *scenario) lonely() {
 	s.t.Helper()
 	s.await("the volumes of earlier cases to be gone", func() (bool, string) {
@@ -182,7 +183,7 @@ func (s *scenario) lonely() {
 			vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: s.name, Name: "to-come"}
 		}},
 		{"BeingDeleted", "is being deleted", func(*corev1.PersistentVolume) {}},
-	} { // what ranks behind all volumes of other cases
+	} { // these rank behind all volumes of other cases
 		vol := s.byHand(strings.ToLower(c.reason), c.edit)
 		if c.reason == "BeingDeleted" {
 			s.hold(vol)

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// For a claim there may be a volume that can never be its own.
+// A volume may be meant for a claim that can never have it.
 func TestExplainSaysThatAClaimCannotHaveTheVolumeThatIsThereForIt(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "explain-vain")

@@ -20,7 +20,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// byHand makes a folder's volume as an administrator does, of 2Mi and without class.
+// byHand makes a handwritten volume of a directory, of 2Mi and without class.
 func (s *scenario) byHand(suffix string, edits ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 	s.t.Helper()
 	vol := &corev1.PersistentVolume{ObjectMeta: named(s.name + "-" + suffix), Spec: corev1.PersistentVolumeSpec{
@@ -43,7 +43,7 @@ func (s *scenario) naming(name, volume string) *corev1.PersistentVolumeClaim {
 	})
 }
 
-// hold keeps an object that is deleted until unhold.
+// hold keeps an object in deletion until unhold.
 func (s *scenario) hold(o client.Object) {
 	s.t.Helper()
 	if err := suite.live.Patch(s.ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/audit"]}}`))); err != nil {
@@ -52,7 +52,7 @@ func (s *scenario) hold(o client.Object) {
 	s.t.Cleanup(func() { s.unhold(o) })
 }
 
-// unhold takes every finalizer off an object, as one does who removes it by force.
+// unhold removes every finalizer of an object, as an administrator does to delete it by force.
 func (s *scenario) unhold(o client.Object) {
 	s.t.Helper()
 	if err := client.IgnoreNotFound(suite.live.Patch(s.ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))); err != nil {
@@ -219,7 +219,7 @@ func TestExplainSaysWhyAVolumeIsStillThere(t *testing.T) {
 		})
 		sub.explains("volume", vol.Name, "is Released: claim "+s.name+"/theirs is gone, and other.example.com has not destroyed the storage yet")
 		now := metav1.NewTime(time.Now())
-		told := &corev1.Event{ // what its provisioner would tell
+		told := &corev1.Event{ // as its provisioner would write it
 			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: vol.Name}, Type: corev1.EventTypeWarning, Reason: "VolumeFailedDelete", Message: "still busy",
 			InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolume", Namespace: metav1.NamespaceDefault, Name: vol.Name, UID: vol.UID}, FirstTimestamp: now, LastTimestamp: now,
 		}
@@ -316,7 +316,7 @@ func TestExplainSaysThatALabelKeepsTheDataOfAVolume(t *testing.T) {
 		if err := suite.live.Patch(s.ctx, vol, label); err != nil {
 			s.t.Fatal(err)
 		}
-		s.t.Cleanup(func() { // else a case that fails would leave it for ever
+		s.t.Cleanup(func() { // a failing case would leave it for ever
 			lift := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+tarn.LabelDeletionProtection+`":null}}}`))
 			if err := client.IgnoreNotFound(suite.live.Patch(s.ctx, vol, lift)); err != nil {
 				s.t.Error(err)
@@ -343,7 +343,7 @@ func TestExplainSaysThatALabelKeepsTheDataOfAVolume(t *testing.T) {
 	})
 }
 
-// lentOut is a volume that its claim has and only somebody's finalizer keeps.
+// lentOut is a volume that its claim has and that only a foreign finalizer keeps.
 func (s *scenario) lentOut(t *testing.T) {
 	sub := s.part(t)
 	vol := sub.byHand("lent", func(vol *corev1.PersistentVolume) { vol.Finalizers = []string{"example.org/backup"} })
@@ -351,7 +351,7 @@ func (s *scenario) lentOut(t *testing.T) {
 	claim := sub.naming("lent", vol.Name)
 	sub.bound(claim)
 	sub.delete(vol)
-	alone := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/backup"]}}`)) // as one does who removes protection by force
+	alone := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/backup"]}}`)) // as an administrator does to remove protection by force
 	if err := suite.live.Patch(s.ctx, vol, alone); err != nil {
 		t.Fatal(err)
 	}

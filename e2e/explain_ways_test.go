@@ -15,15 +15,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// stuckTemplate is what makes pods that are given a node and never begin there, as those of
-// stuckOn.
+// stuckTemplate makes pods that have a node and never start there, like those of stuckOn.
 func (s *scenario) stuckTemplate(app, claim string) corev1.PodTemplateSpec {
 	s.t.Helper()
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": app}}, Spec: corev1.PodSpec{
 		NodeSelector: map[string]string{corev1.LabelHostname: s.aNode().Labels[corev1.LabelHostname]}, TerminationGracePeriodSeconds: ptr.To[int64](0),
 		Volumes: []corev1.Volume{{Name: "lacks", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}}}}},
 		Containers: []corev1.Container{{Name: "main", Image: "busybox:1.36", VolumeMounts: []corev1.VolumeMount{
-			{Name: "data", MountPath: "/data"}, {Name: "lacks", MountPath: "/lacks"}, // a volume that no container mounts is not waited for
+			{Name: "data", MountPath: "/data"}, {Name: "lacks", MountPath: "/lacks"}, // the kubelet does not wait for a volume that no container mounts
 		}}},
 	}}
 	if claim != "" {
@@ -32,7 +31,7 @@ func (s *scenario) stuckTemplate(app, claim string) corev1.PodTemplateSpec {
 	return template
 }
 
-// podsNaming waits until so many pods name a claim and have a node.
+// podsNaming waits until a number of pods use a claim and have a node.
 func (s *scenario) podsNaming(claim string, wanted int) {
 	s.t.Helper()
 	s.await("the pods that name claim "+claim, func() (bool, string) {
@@ -49,8 +48,8 @@ func (s *scenario) podsNaming(claim string, wanted int) {
 	})
 }
 
-// Whoever would make the pods of a claim again is told not to, where that can be taken
-// back; and the commands do.
+// The commands first stop the controller that would replace the pods of a claim, in a way that can
+// be reversed. The commands work.
 func TestExplainSaysHowToEndWhateverUsesAClaim(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "explain-ways")
@@ -95,8 +94,8 @@ func TestExplainSaysHowToEndWhateverUsesAClaim(t *testing.T) {
 	s.gone(shared)
 }
 
-// endsBy fails the case unless a claim that is to go is told of the command that ends each
-// of its pods, by how their names begin, and of what else is said of them.
+// endsBy wants the answer for a claim in deletion to contain the command that ends each of its
+// pods, by prefix of their names, and the other texts.
 func (s *scenario) endsBy(claim string, ways map[string]string, told ...string) explanation {
 	s.t.Helper()
 	e := s.explainsClaim(claim, "is Terminating: it is used by ")
@@ -121,7 +120,7 @@ func TestExplainSaysThatAClaimWouldGoFromUnderItsPod(t *testing.T) {
 	s.hold(claim)
 	pod := s.stuckOn("user", "bare")
 	s.delete(claim)
-	alone := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/audit"]}}`)) // as one does who removes protection by force
+	alone := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/audit"]}}`)) // as an administrator does to remove protection by force
 	if err := suite.live.Patch(s.ctx, claim, alone); err != nil {
 		t.Fatal(err)
 	}

@@ -16,10 +16,10 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// complaint is what a failing pod leaves in /pav/error.
+// complaint is what a failing pod writes to /pav/error.
 const complaint = "shelf 7 is full"
 
-// fails gives a section whose pod complains and fails.
+// fails gives a section whose pod writes a complaint and fails.
 func fails(more fields) fields {
 	return script{text: "echo '" + complaint + "' > /pav/error; false"}.section(more)
 }
@@ -30,11 +30,11 @@ func TestAFailingProvisioningPodLeavesTheClaimPending(t *testing.T) {
 	for _, c := range []struct {
 		step     tarn.Step
 		sections fields
-		// wantUndone says that the deletion pod runs for what may have been made.
+		// wantUndone says that the deletion pod runs for anything that may have been made.
 		wantUndone bool
 	}{
 		{tarn.StepValidation, fields{"volumeValidation": fails(nil), "volumeCreation": works.section(asRequested)}, false},
-		// Without a word in /pav/error, what it has printed last is told.
+		// Without a text in /pav/error, the message has the last output.
 		{tarn.StepCreation, fields{"volumeValidation": works.section(nil), "volumeCreation": script{text: "echo '" + complaint + "'; exit 127"}.section(asRequested)}, true},
 	} {
 		t.Run(string(c.step), func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestAFailingProvisioningPodLeavesTheClaimPending(t *testing.T) {
 
 func TestAFailingStagingPodLeavesThePodPending(t *testing.T) {
 	t.Parallel()
-	// The pod's default is to start it again, where it would find its own folder.
+	// By default the kubelet restarts the pod, and it would find its own directory.
 	crashes := script{text: "mkdir /pav/volume 2> /pav/error || exit 1; echo the server has died > /pav/error; exit 9"}.section(nil)
 	delete(podSpec(crashes), "restartPolicy")
 	for _, c := range []struct {
@@ -115,8 +115,8 @@ func TestAFailingStagingPodLeavesThePodPending(t *testing.T) {
 	}
 }
 
-// wasUndone wants a deletion pod to have run, or none. Of one that did the news may come
-// after all has gone.
+// wasUndone wants a deletion pod to have run, or none. The report of one may arrive after all
+// objects are gone.
 func (s *scenario) wasUndone(want bool) {
 	s.t.Helper()
 	undone := func() bool { return suite.news.of(s.name).pods[tarn.StepDeletion] > 0 }
@@ -131,7 +131,7 @@ func TestAClaimDeletedWhileItsVolumeIsMadeLeavesNothing(t *testing.T) {
 	t.Parallel()
 	works := script{text: "true"}
 	shelf := t.TempDir() // until the last pod of the cases is gone
-	// waits goes on until the case of that name has seen that its claim is gone.
+	// waits waits until the case of that name has seen that its claim is gone.
 	waits := func(name string) script {
 		return script{hostDir: shelf, text: "until [ -e /host/" + name + " ]; do sleep 0.1; done"}
 	}
@@ -139,13 +139,13 @@ func TestAClaimDeletedWhileItsVolumeIsMadeLeavesNothing(t *testing.T) {
 		name     string
 		sections fields
 		reached  func(trace) bool
-		// wantUndone says that the deletion pod runs for what may have been made.
+		// wantUndone says that the deletion pod runs for anything that may have been made.
 		wantUndone bool
 	}{
 		{"validating", fields{"volumeValidation": waits("validating").section(nil), "volumeCreation": works.section(asRequested)},
 			func(seen trace) bool { return seen.pods[tarn.StepValidation] > 0 }, false},
 		{"creating", fields{"volumeCreation": waits("creating").section(asRequested)},
-			// One without a node has made nothing, and is withdrawn.
+			// A pod without a node has made nothing, and is withdrawn.
 			func(seen trace) bool { return seen.onNodes[tarn.StepCreation] }, true},
 		{"created", fields{"volumeCreation": works.section(asRequested)},
 			func(seen trace) bool { return seen.volumePhases[tarn.VolumeCreated] }, true},
@@ -182,7 +182,7 @@ func TestACreationPodThatCannotPullItsImageIsToldAtItsDeadline(t *testing.T) {
 	s.step = 3 * soon
 	creation := script{text: "true"}.section(asRequested)
 	container(creation)["image"] = "tarn.invalid/no-such-image:1"
-	podSpec(creation)["activeDeadlineSeconds"] = int64(20) // its sandbox and the first pull may take some
+	podSpec(creation)["activeDeadlineSeconds"] = int64(20) // its sandbox and the first pull may take some of it
 	s.create(s.provisioner(fields{
 		"volumeCreation": creation, "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting,
 	}))
@@ -206,11 +206,11 @@ func TestACreationWhosePodIsDeletedUnderWayIsRepeated(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		options []client.DeleteOption
-		// held keeps the pod until it is known how it ended: else it may be gone between two
-		// looks of the controller.
+		// held keeps the pod until its end is known. Otherwise it may be gone between two
+		// reconciles of the controller.
 		held bool
-		// wantUndone is how many deletion pods run before the creation is repeated: none for a
-		// pod of whose end nothing is known.
+		// wantUndone is how many deletion pods run before the creation is repeated. It is none for
+		// a pod whose end is unknown.
 		wantUndone int
 	}{
 		{"and fails on its way out", nil, true, 1},

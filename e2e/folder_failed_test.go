@@ -13,8 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// A link in the place of the folder is what the provisioner refuses to follow, for as long
-// as it lies there.
+// The provisioner does not follow a link in place of the directory, as long as the link is there.
 func TestAFolderThatCannotBeDeletedIsAFailedVolumeUntilItCan(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "folder-failed")

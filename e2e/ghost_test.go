@@ -15,12 +15,12 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// givenUp is what Kubernetes may take to remove the pods of a node that is gone for good:
-// it looks every 20 s, and for one that was deleted 40 s must have passed.
+// givenUp is how long Kubernetes may take to remove the pods of a node that is gone for good. It
+// checks every 20 s, and acts when a node has been deleted for 40 s.
 const givenUp = 2 * time.Minute
 
-// ghost makes a node that is Ready and has no kubelet. Only pods that tolerate it go there;
-// some tolerate everything, as those that scrub, by which it would harm other cases.
+// ghost makes a node that is Ready and has no kubelet. Only pods that tolerate its taint go there.
+// Pods that tolerate everything, such as scrub pods, go there too, so it would harm other cases.
 func (s *scenario) ghost() *corev1.Node {
 	s.t.Helper()
 	node := &corev1.Node{
@@ -34,13 +34,14 @@ func (s *scenario) ghost() *corev1.Node {
 		node.Status.Capacity, node.Status.Allocatable = room, room
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: metav1.Now()}}
 	})
-	// A new node is tainted as not ready until Kubernetes has seen that it is.
+	// A new node is tainted as not ready until Kubernetes has seen that it is Ready.
 	s.nodeBecomes(node.Name, "free for who tolerates it", func(n *corev1.Node) bool { return len(n.Spec.Taints) == 1 })
 	s.isKnown(node)
 	return node
 }
 
-// isKnown waits until the scheduler has seen that a ghost takes pods, by one that can go nowhere else.
+// isKnown waits until the scheduler has seen that a ghost accepts pods, by a pod that can go
+// nowhere else.
 func (s *scenario) isKnown(ghost *corev1.Node) {
 	s.t.Helper()
 	witness := &corev1.Pod{
@@ -61,7 +62,7 @@ func (s *scenario) isKnown(ghost *corev1.Node) {
 	}
 }
 
-// said writes what its kubelet would say of a node.
+// said writes the status of a node as its kubelet would.
 func (s *scenario) said(node *corev1.Node, change func()) {
 	s.t.Helper()
 	old := node.DeepCopy()
@@ -71,7 +72,7 @@ func (s *scenario) said(node *corev1.Node, change func()) {
 	}
 }
 
-// prefers has a section's pod go to a ghost as long as there is one.
+// prefers sends a section's pod to a ghost as long as it exists.
 func (s *scenario) prefers(section fields, ghost *corev1.Node) fields {
 	podSpec(section)["tolerations"] = []any{fields{"key": s.name, "operator": "Exists", "effect": "NoSchedule"}}
 	podSpec(section)["affinity"] = fields{"nodeAffinity": fields{"preferredDuringSchedulingIgnoredDuringExecution": []any{fields{
@@ -80,7 +81,7 @@ func (s *scenario) prefers(section fields, ghost *corev1.Node) fields {
 	return section
 }
 
-// A creation pod on a node whose machine is no more: nothing is lost but time.
+// The machine of a creation pod's node is gone: nothing is lost but time.
 func aCreationIsRepeatedElsewhere(t *testing.T) {
 	for _, c := range []struct {
 		name, label string
@@ -128,7 +129,7 @@ func aCreationIsRepeatedElsewhere(t *testing.T) {
 					t.Errorf("there is volume %s too, want %s alone", v.Name, bound.Spec.VolumeName)
 				}
 			}
-			s.ran(tarn.StepCreation, 2) // the one that went with its node, and another
+			s.ran(tarn.StepCreation, 2) // the lost one, and its replacement
 			pod := s.consumer("reader", claim.Name, "grep -x hello /data/greeting")
 			s.succeeded(pod)
 			s.remove(pod)

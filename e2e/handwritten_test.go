@@ -17,8 +17,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// handWritten makes a volume of the case's provisioner as an administrator does, and a
-// claim of the same name that is bound to it.
+// handWritten makes a volume of the case's provisioner as an administrator does. It also makes a
+// claim of the same name bound to it.
 func (s *scenario) handWritten(name, handle string, edits ...func(*corev1.PersistentVolume)) *corev1.PersistentVolumeClaim {
 	s.t.Helper()
 	vol := &corev1.PersistentVolume{ObjectMeta: named(s.name + "-" + name)}
@@ -35,7 +35,7 @@ func (s *scenario) handWritten(name, handle string, edits ...func(*corev1.Persis
 	return s.claimOf(name, vol)
 }
 
-// claimOf makes a claim that asks for a volume written by hand, and has it bound.
+// claimOf makes a claim that asks for a handwritten volume, and waits until it is bound.
 func (s *scenario) claimOf(name string, vol *corev1.PersistentVolume, edits ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	s.t.Helper()
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: named(name)}
@@ -51,7 +51,7 @@ func (s *scenario) claimOf(name string, vol *corev1.PersistentVolume, edits ...f
 	return s.bound(claim)
 }
 
-// never fails the case if a pod of a step was seen.
+// never fails the case if a pod of one of the steps was seen.
 func (s *scenario) never(steps ...tarn.Step) {
 	s.t.Helper()
 	for _, step := range steps {
@@ -82,7 +82,7 @@ func TestAVolumeWrittenByHandIsStagedOnlyIfItFits(t *testing.T) {
 	s.remove(claim)
 }
 
-// The kubelet asks with the first of the volume's modes, which need not be one of the claim's.
+// The kubelet asks with the first of the volume's modes, which need not be a mode of the claim.
 func TestAClaimOfAnotherModeThanTheVolumesFirstIsStaged(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "second-mode")
@@ -127,8 +127,8 @@ func TestTheValidationPodSeesAVolumeWrittenByHandBeforeItIsStaged(t *testing.T) 
 	s.remove(good)
 }
 
-// A PersistentVolume that comes back from a backup says all that the one said which was
-// made, but its record and its uid are gone.
+// A PersistentVolume restored from a backup equals the provisioned one, but its record and its uid
+// are gone.
 func TestAVolumeRestoredFromABackupCountsAsWrittenByHand(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "restored")
@@ -171,7 +171,7 @@ func TestOneStageOfAHandleAtATime(t *testing.T) {
 		t.Errorf("the command is %q, want none: the pods of the other volume have to end", e.command())
 	}
 	s.never(tarn.StepUnstaging)
-	s.ran(tarn.StepStaging, 1) // that of the first volume
+	s.ran(tarn.StepStaging, 1) // for the first volume
 	s.remove(first)
 	s.succeeded(second)
 	s.remove(second)
@@ -205,7 +205,7 @@ func TestACreationThatGivesAnothersHandleDeletesNothing(t *testing.T) {
 			s.remove(pod)
 			s.remove(first)
 			s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
-			s.ran(tarn.StepDeletion, 1) // that of the first volume
+			s.ran(tarn.StepDeletion, 1) // for the first volume
 		})
 	}
 }
@@ -214,7 +214,7 @@ func TestAClaimThatIsMadeAgainGetsTheHandleOnceItsOldVolumeIsGone(t *testing.T) 
 	t.Parallel()
 	for _, c := range []struct {
 		name, field, pod string
-		wait             []string // what is told of the wait
+		wait             []string // the texts on the wait
 		made, destroyed  int      // pods, until the claim is bound again
 	}{
 		{"the field names it", "{{ pvc.metadata.name }}", "true", []string{`is Pending: volumeHandle "data" is still that of PersistentVolume "`}, 2, 1},
@@ -247,7 +247,7 @@ func TestAClaimThatIsMadeAgainGetsTheHandleOnceItsOldVolumeIsGone(t *testing.T) 
 			s.bound(second)
 			s.ran(tarn.StepCreation, c.made)
 			s.ran(tarn.StepDeletion, c.destroyed)
-			if c.field != "" { // the storage of one that its pod names may be deleted under it
+			if c.field != "" { // the storage of a claim that its pod names may be deleted under it
 				s.remove(second)
 				s.bound(s.claim("data"))
 			}

@@ -24,12 +24,12 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// noticing is how long the loss of a volume may go unnoticed, beside what the API server takes to answer. How long it takes to stage it
-// again is how long a pod takes to start.
+// noticing is how long the loss of a volume may go unnoticed, beside the API server's answer time.
+// Staging it again takes as long as a pod's start.
 const noticing = 2 * time.Second
 
-// served is a staging whose pod serves a file system in which "greeting" holds the
-// pod's name.
+// served is a staging section whose pod serves a file system. In it, "greeting" contains the pod's
+// name.
 func served(dir string) fields {
 	return script{privileged: true, hostDir: dir, text: `set -e
 mkdir /pav/volume
@@ -40,7 +40,7 @@ wait
 `}.section(nil)
 }
 
-// fusefs builds the file system server and gives its folder.
+// fusefs builds the file system server and gives its directory.
 func fusefs(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -52,11 +52,11 @@ func fusefs(t *testing.T) string {
 	return dir
 }
 
-// changes is a script that says what it finds in the volume, and ends when it finds something else.
+// changes is a script that prints what it finds in the volume, and ends when that changes.
 const changes = `first=$(cat /data/greeting); echo "began with $first"
 while now=$(cat /data/greeting 2>/dev/null) || now=$first; [ "$now" = "$first" ]; do sleep 0.1; done`
 
-// reads is a script that says, ten times a second, what it finds in the volume.
+// reads is a script that prints, ten times per second, what it finds in the volume.
 const reads = `while true; do cat /data/greeting 2>&1 || true; sleep 0.1; done`
 
 // stageOf waits until the case has one stage for which want holds, and gives it.
@@ -86,7 +86,7 @@ func healthy(reason string) func(*tarn.PavStage) bool {
 	}
 }
 
-// killIn ends by SIGKILL the process of that name in a pod's containers.
+// killIn kills by SIGKILL the process of that name in a pod's containers.
 func (s *scenario) killIn(pod *corev1.Pod, name string) {
 	s.t.Helper()
 	entries, err := filepath.Glob("/proc/[0-9]*/comm")
@@ -143,8 +143,9 @@ func TestAVolumeWhoseServerIsKilledIsThereAgainInTheRunningPod(t *testing.T) {
 	s.neverRestarted(pod)
 }
 
-// noticedInTime fails the case if a loss was not, where an answer of the API server took up to that long meanwhile: what the node agent
-// writes has to reach it, and the test to hear of it.
+// noticedInTime fails the case if a loss was noticed too late. The limit includes answer, the API
+// server's longest answer time meanwhile. The node agent's write must reach it, and the test must
+// see that.
 func (s *scenario) noticedInTime(after, answer time.Duration) {
 	s.t.Helper()
 	s.t.Logf("noticed after %s, where an answer of the API server takes up to %s", after, answer)
@@ -153,8 +154,8 @@ func (s *scenario) noticedInTime(after, answer time.Duration) {
 	}
 }
 
-// losesItsServer kills the server of the only volume for the nth time, and waits until its user can open files again. first was its
-// first staging pod; they are named by attempt.
+// losesItsServer kills the server of the only volume for the nth time, and waits until its user can
+// open files again. first is the volume's first staging pod. Staging pods are named by attempt.
 func (s *scenario) losesItsServer(user *corev1.Pod, first tarn.PavStagePodStatus, nth int32) {
 	s.t.Helper()
 	attempt := strings.TrimSuffix(first.Name, "1")
@@ -175,7 +176,7 @@ func (s *scenario) losesItsServer(user *corev1.Pod, first tarn.PavStagePodStatus
 	}
 }
 
-// neverRestarted fails the case if a container of the pod was.
+// neverRestarted fails the case if a container of the pod was restarted.
 func (s *scenario) neverRestarted(pod *corev1.Pod) {
 	s.t.Helper()
 	if err := s.get(pod); err != nil {
@@ -186,7 +187,7 @@ func (s *scenario) neverRestarted(pod *corev1.Pod) {
 	}
 }
 
-// tmpfs is a staging whose pod stays, and whose mount holds its name.
+// tmpfs is a staging section whose pod stays, and whose mount contains the pod's name.
 var tmpfs = script{privileged: true, text: `set -e
 mkdir /pav/volume
 mount -t tmpfs -o size=1m tmpfs /pav/volume
@@ -196,7 +197,7 @@ echo "$HOSTNAME" > /pav/volume/sub/greeting
 touch /pav/ready
 ` + stays}.section(nil)
 
-// losesStaging has the staging pods of the case be gone at once.
+// losesStaging deletes the staging pods of the case at once.
 func (s *scenario) losesStaging() {
 	s.t.Helper()
 	pods := s.stepPods(tarn.StepStaging)
@@ -230,7 +231,7 @@ func TestAVolumeWhoseStagingPodIsDeletedIsStagedAgain(t *testing.T) {
 		s.told(p, "VolumeRebound", claim.Spec.VolumeName)
 		s.neverRestarted(p)
 	}
-	// A pod that comes now sees the same.
+	// A new pod sees the same.
 	late := s.consumer("late", claim.Name, "grep -e -2$ /data/greeting")
 	s.succeeded(late)
 }
@@ -258,7 +259,7 @@ func TestWhereTheProvisionerSaysSoALossIsOnlyTold(t *testing.T) {
 	if again := s.stepPods(tarn.StepStaging); len(again) > 0 {
 		t.Errorf("there are %d staging pods, want none", len(again))
 	}
-	// The next pod gets a volume that is staged anew.
+	// The next pod gets a volume that is staged again.
 	s.succeeded(s.consumer("late", claim.Name, "cat /data/greeting"))
 }
 
@@ -310,7 +311,7 @@ touch /pav/ready
 	})
 	s.ready(bare)
 	s.ready(owned)
-	s.hold(owned) // it stays to be looked at when it is evicted
+	s.hold(owned) // kept for the check of its eviction
 	if err := os.WriteFile(closed, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +333,7 @@ touch /pav/ready
 		err := s.get(owned)
 		return err == nil && owned.DeletionTimestamp != nil, fmt.Sprint(err)
 	})
-	// Whatever the cache has seen, this is now.
+	// A live read, because the cache may be older.
 	var list tarn.PavStageList
 	if err := suite.live.List(s.ctx, &list, client.MatchingLabels{tarn.LabelProvisioner: s.name}); err != nil || len(list.Items) != 1 {
 		t.Fatalf("there are %d stages, want one (%v)", len(list.Items), err)

@@ -37,10 +37,10 @@ func TestAPodWritesOnThoughItsStageWasDeletedByHand(t *testing.T) {
 	s.ready(slow)
 	stage := s.stageOf("staged", healthy(tarn.ReasonStaged))
 
-	s.delete(slow) // before the stage, and it takes its time
+	s.delete(slow) // before the stage, and the deletion takes some time
 	s.delete(stage)
 	const held = "and they keep it; no other pod on node "
-	// waitsFor waits for the Event that names these and no others.
+	// waitsFor waits for the Event that names exactly these users.
 	waitsFor := func(users ...string) {
 		t.Helper()
 		names := " until these have ended: " + s.name + "/" + strings.Join(users, ", "+s.name+"/")
@@ -52,7 +52,7 @@ func TestAPodWritesOnThoughItsStageWasDeletedByHand(t *testing.T) {
 		})
 	}
 	waitsFor("other", "slow", "writer")
-	s.remove(other) // which does not wait for the end of the stage
+	s.remove(other) // it does not wait for the end of the stage
 	next := s.consumer("next", claim.Name, stays)
 	s.told(next, "FailedMount", held, "until these have ended: "+s.name+"/slow, "+s.name+"/writer")
 	s.explainsThat(os.Getenv("KUBECONFIG"), "pod", s.name+"/"+next.Name, "it to name the pods that hold the stage", func(e explanation) bool {

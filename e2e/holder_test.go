@@ -29,15 +29,15 @@ func TestAProvisionerThatIsDeletedNamesWhatItWaitsForAsLongAsItDoes(t *testing.T
 	volume := "PavVolume " + claim.Spec.VolumeName + " (reclaim policy Delete)"
 	s.waitsFor(provisioner, []string{volume, "PavStage " + stage.Name + " (volume " + claim.Spec.VolumeName + " on node "}, nil)
 
-	// What has ended is named no more, and the rest is.
+	// Pods that have ended are no longer named, and the others are.
 	s.remove(pod)
 	s.waitsFor(provisioner, []string{volume}, []string{"PavStage"})
 	s.remove(claim)
 	s.gone(provisioner)
 }
 
-// waitsFor waits until a provisioner that is being deleted names all of some things that it
-// waits for, and none of others.
+// waitsFor waits until a provisioner in deletion names all objects of named that it waits for, and
+// none of unnamed.
 func (s *scenario) waitsFor(provisioner *pav.PavProvisioner, named, unnamed []string) {
 	s.t.Helper()
 	now := provisioner.DeepCopy()

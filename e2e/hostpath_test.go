@@ -20,8 +20,8 @@ import (
 
 const hostPath = "tarn.dev/host-path"
 
-// hostPathRoot is the folder of the cluster's local-path volumes, empty where the
-// cluster has none. It is told where Tarn's controllers are pods.
+// hostPathRoot is the directory of the cluster's local-path volumes, "" where the cluster has none.
+// Where Tarn's controllers are pods, the environment names it.
 func (m machine) hostPathRoot() string {
 	if root := os.Getenv("TARN_HOST_PATH_ROOT"); root != "" {
 		return root
@@ -40,8 +40,8 @@ func (m machine) hostPathRoot() string {
 	return root
 }
 
-// needsHostPath ends a case whose cluster is elsewhere; the embedded one must have the
-// class local-path.
+// needsHostPath skips a case whose cluster is elsewhere. The embedded cluster must have the class
+// local-path.
 func (s *scenario) needsHostPath() {
 	s.t.Helper()
 	s.needsThisMachine()
@@ -51,7 +51,7 @@ func (s *scenario) needsHostPath() {
 	}
 }
 
-// folders makes a class of the case's own for tarn.dev/host-path.
+// folders makes a class of the case for tarn.dev/host-path.
 func (s *scenario) folders(edit func(*storagev1.StorageClass)) {
 	s.t.Helper()
 	class := &storagev1.StorageClass{ObjectMeta: named(s.name), Provisioner: hostPath}
@@ -69,7 +69,7 @@ func (s *scenario) volumeOf(claim *corev1.PersistentVolumeClaim) *corev1.Persist
 	return vol
 }
 
-// asNobody lets a pod run as a user of no rights, with the volume as its group's.
+// asNobody lets a pod run as an unprivileged user, whose group owns the volume.
 func asNobody(pod *corev1.Pod) {
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{
 		RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](1000), RunAsGroup: ptr.To[int64](1000), FSGroup: ptr.To[int64](2000),
@@ -170,8 +170,8 @@ func TestAClaimThatNoFolderCanServeIsTold(t *testing.T) {
 	s.remove(claim)
 }
 
-// Claims come and go while the controller dies again and again; in the end no folder
-// is left. It does not run beside other cases.
+// Claims are made and deleted while the controller is killed repeatedly. In the end no directory is
+// left. The case does not run beside others.
 func TestNoFolderIsLeftHoweverOftenTheControllerDies(t *testing.T) {
 	s := begin(t, "folder-crash")
 	s.needsHostPath()
@@ -180,7 +180,7 @@ func TestNoFolderIsLeftHoweverOftenTheControllerDies(t *testing.T) {
 	root := filepath.Dir(s.volumeOf(first).Spec.Local.Path)
 
 	kills, round := 8, 700*time.Millisecond
-	if inPods() { // another leads after seconds, and the claims are not to be more for that
+	if inPods() { // a takeover takes seconds, and there should not be more claims for that
 		kills, round = 3, 2*time.Second
 	}
 	over := make(chan error, 1)
@@ -202,11 +202,11 @@ func TestNoFolderIsLeftHoweverOftenTheControllerDies(t *testing.T) {
 		begun := len(claims)
 		for i := range 10 {
 			claims = append(claims, s.claim(fmt.Sprintf("data-%d", begun+i)))
-			if i%2 == 1 { // wherever it is by now
+			if i%2 == 1 { // at any point of its work
 				s.delete(claims[len(claims)-2])
 			}
 		}
-		<-time.After(rand.N(round)) // not for anything: to be at no certain point
+		<-time.After(rand.N(round)) // to act at a random time
 		for i := range 5 {
 			s.delete(claims[begun+1+2*i])
 		}

@@ -22,15 +22,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// inPods says whether Tarn's parts are pods, as helm installs them, and not processes of
-// tarn-cluster's.
+// inPods reports whether Tarn's parts are pods installed by helm, and not processes of
+// tarn-cluster.
 func inPods() bool { return os.Getenv("TARN_HELM") != "" }
 
-// wide says whether every case is asked for that can hold on the cluster.
+// wide reports whether every case is requested that the cluster supports.
 func wide() bool { return os.Getenv("WIDE") != "" }
 
-// tarnAgain waits until every part of Tarn is there that a case has taken away; processes
-// are there at once.
+// tarnAgain waits until every part of Tarn that a case has removed runs again. Processes run at
+// once.
 func (s *scenario) tarnAgain() {
 	s.t.Helper()
 	if !inPods() {
@@ -41,8 +41,8 @@ func (s *scenario) tarnAgain() {
 	}
 }
 
-// withoutController ends all controllers, as an administrator does who scales them to
-// none, until goOn is called.
+// withoutController ends all controllers, as an administrator does who scales them to zero, until
+// goOn is called.
 func (s *scenario) withoutController() (goOn func()) {
 	s.t.Helper()
 	scale := func(to int32) {
@@ -63,8 +63,8 @@ func (s *scenario) withoutController() (goOn func()) {
 	return back
 }
 
-// pausesAgent halts the node agents' processes until the case ends. Their pods' probes
-// would have them started again after a minute.
+// pausesAgent stops the node agents' processes until the case ends. Their pods' probes would
+// restart them after a minute.
 func (s *scenario) pausesAgent() (goOn func()) {
 	s.t.Helper()
 	pods := s.parts("node")
@@ -78,15 +78,15 @@ func (s *scenario) pausesAgent() (goOn func()) {
 	if err := each(syscall.SIGSTOP); err != nil {
 		s.t.Fatal(err)
 	}
-	goOn = func() { _ = each(syscall.SIGCONT) } // what has ended meanwhile needs it no more
+	goOn = func() { _ = each(syscall.SIGCONT) } // a process that has ended meanwhile does not need it
 	s.t.Cleanup(goOn)
 	return goOn
 }
 
-// errNoProcess is what is said of a pod whose process has ended, or is that of another machine.
+// errNoProcess says that a pod's process has ended or runs on another machine.
 var errNoProcess = errors.New("it has no process on this machine")
 
-// processes gives the ids of a pod's processes, which are this machine's.
+// processes gives the ids of a pod's processes on this machine.
 func (m machine) processes(pod *corev1.Pod) ([]int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
@@ -120,9 +120,9 @@ func (m machine) signal(pod *corev1.Pod, what syscall.Signal) error {
 	return err
 }
 
-// ends kills a pod of Tarn's as the loss of its machine would: its process is killed, and
-// the pod is not there any more. Another comes in its place. A process may just have ended
-// by itself, as that of a controller does which cannot renew its lease.
+// ends kills a pod of Tarn's as the loss of its machine would: it kills the process and deletes the
+// pod. Another pod replaces it. The process may have just ended by itself, like a controller that
+// cannot renew its lease.
 func (m machine) ends(ctx context.Context, pod *corev1.Pod) error {
 	if err := m.signal(pod, syscall.SIGKILL); err != nil && !errors.Is(err, errNoProcess) && !errors.Is(err, syscall.ESRCH) {
 		return err
@@ -130,7 +130,7 @@ func (m machine) ends(ctx context.Context, pod *corev1.Pod) error {
 	return client.IgnoreNotFound(suite.live.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID}))
 }
 
-// serviceURL is that of the REST API's service.
+// serviceURL is the URL of the REST API's service.
 func (s *scenario) serviceURL() string {
 	s.t.Helper()
 	service := &corev1.Service{}
@@ -140,9 +140,9 @@ func (s *scenario) serviceURL() string {
 	return "http://" + net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(service.Spec.Ports[0].Port)))
 }
 
-// killPods has the controller that leads, the one that stands by too or the node agents die
-// as if their machines had, and waits until another controller leads and other agents are
-// Ready. That takes seconds, so one that began after it was asked for serves all who wait.
+// killPods kills the leading controller, the standby, or the node agents, as the loss of their
+// machines would. It waits until another controller leads and other agents are Ready. That takes
+// seconds, so a kill that began after the request serves all waiting callers.
 func (m machine) killPods(asked time.Time, parts []string) error {
 	key, began := strings.Join(parts, " "), time.Now()
 	if m.kills.began[key].After(asked) {
@@ -166,7 +166,7 @@ func (m machine) killPods(asked time.Time, parts []string) error {
 	defer over.Stop()
 	defer again.Stop()
 	for {
-		// The pod of a holder that is gone is not found.
+		// The pod of a lost holder is not found.
 		now, _, leaderErr := leads(ctx)
 		others, agentErr := podsOf(ctx, "node")
 		if errors.Join(leaderErr, agentErr) == nil && now != was && len(others) == agents &&
@@ -181,8 +181,8 @@ func (m machine) killPods(asked time.Time, parts []string) error {
 	}
 }
 
-// victimsOf gives the pods of parts that are to die, who must not lead afterwards, and how
-// many agents there are.
+// victimsOf gives the pods of parts to kill, none of which may lead afterwards, and the number of
+// agents.
 func victimsOf(ctx context.Context, parts []string) (was string, victims []corev1.Pod, agents int, err error) {
 	leader, itsPod, err := leads(ctx)
 	if err != nil {
@@ -203,8 +203,8 @@ func victimsOf(ctx context.Context, parts []string) (was string, victims []corev
 	return was, victims, len(nodes), errors.Join(controllersErr, nodesErr)
 }
 
-// podsOf are the pods of a part of Tarn that run: on a node without a kubelet an agent waits
-// for ever.
+// podsOf are the running pods of a part of Tarn. On a node without a kubelet, an agent stays
+// pending for ever.
 func podsOf(ctx context.Context, component string) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	err := suite.live.List(ctx, &list, client.InNamespace(tarnSystem), client.MatchingLabels{"app.kubernetes.io/component": component})
@@ -213,13 +213,13 @@ func podsOf(ctx context.Context, component string) ([]corev1.Pod, error) {
 	}), err
 }
 
-// leads gives who holds the controllers' lease, and its pod.
+// leads gives the holder of the controllers' lease, and its pod.
 func leads(ctx context.Context) (string, *corev1.Pod, error) {
 	lease := &coordinationv1.Lease{}
 	if err := suite.live.Get(ctx, client.ObjectKey{Namespace: tarnSystem, Name: controller}, lease); err != nil {
 		return "", nil, err
 	}
-	name, _, _ := strings.Cut(holder(lease), "_") // it begins with the host's name, which is the pod's
+	name, _, _ := strings.Cut(holder(lease), "_") // it begins with the host name, which is the pod's name
 	pod := &corev1.Pod{}
 	return holder(lease), pod, suite.live.Get(ctx, client.ObjectKey{Namespace: tarnSystem, Name: name}, pod)
 }

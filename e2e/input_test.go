@@ -60,7 +60,8 @@ func TestATemplateThatDoesNotParseIsNotUsed(t *testing.T) {
 		"volumeCreation": fields{"capacity": "{{ requestedMinCapacity }}\n  {{ 1 + }}"},
 		"volumeStaging":  script{text: "mkdir /pav/volume\n\n: {{ handle | }}\n{% if capacity > %}: {{ handle }}{% endif %} {{ handle | nosuch }}"}.section(nil),
 	}))
-	// All there are, of each string too, and none that only follows from another: authors mend them in one go.
+	// All errors are reported, also of each string, and none that only follows from another, so
+	// that authors can correct them at once.
 	where := regexp.MustCompile(`^[^;]*volumeCreation\.capacity: line 2, column \d+[^;]*; ` +
 		`[^;]*volumeStaging\.podTemplate\.[^;]*: line 3, column \d+[^;]*; [^;]*: line 4, column \d+[^;]*; [^;]*: line 4, column \d+[^;]*nosuch[^;]*$`)
 	provisioner := &pav.PavProvisioner{ObjectMeta: named(s.name)}

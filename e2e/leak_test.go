@@ -19,8 +19,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// leftObjects names what is there that belongs to a provisioner for which ours
-// holds, read from the cache or from the API server.
+// leftObjects names the objects that belong to a provisioner for which ours returns true. It reads
+// from the cache or the API server.
 func leftObjects(ctx context.Context, from client.Reader, ours func(provisioner string) bool) ([]string, error) {
 	var pods corev1.PodList
 	var volumes corev1.PersistentVolumeList
@@ -61,8 +61,8 @@ func leftObjects(ctx context.Context, from client.Reader, ours func(provisioner 
 	return left, nil
 }
 
-// nothingLeft proves that no object, mount, folder or socket of the case is left.
-// Objects may take their time; once they are gone, so must be the rest.
+// nothingLeft proves that no object, mount, directory or socket of the case is left. Objects may
+// take time. Once they are gone, the rest must be gone too.
 func (s *scenario) nothingLeft() error {
 	ours := func(provisioner string) bool { return provisioner == s.name }
 	var problem error
@@ -77,8 +77,8 @@ func (s *scenario) nothingLeft() error {
 	if problem != nil || !suite.machine.here() {
 		return problem
 	}
-	// The node agent hears of the end of a provisioner when the cluster does, and
-	// the file system tells nobody of its own accord.
+	// The node agent sees the end of a provisioner when the cluster does. The file system sends no
+	// events for that.
 	over, again := time.NewTimer(nodeAfterwards), time.NewTicker(50*time.Millisecond)
 	defer over.Stop()
 	defer again.Stop()
@@ -98,12 +98,11 @@ func (s *scenario) nothingLeft() error {
 	}
 }
 
-// nodeAfterwards is how long the node may take to follow when the last object of a
-// case is gone.
+// nodeAfterwards is how long the node may take after the last object of a case is gone.
 const nodeAfterwards = time.Minute
 
-// leftOnTheNode names mounts, folders and sockets of the case: those with its name,
-// or with the uid of anything seen of it.
+// leftOnTheNode names mounts, directories and sockets of the case: those with its name, or with the
+// uid of any object seen of it.
 func (s *scenario) leftOnTheNode() ([]string, error) {
 	ours := seenOf(s.name)
 	var left []string
@@ -128,8 +127,8 @@ func (s *scenario) leftOnTheNode() ([]string, error) {
 	return left, nil
 }
 
-// seenOf says of a text whether it has the name of a provisioner, or the uid of anything
-// seen of it.
+// seenOf reports whether a text contains the name of a provisioner, or the uid of any object seen
+// of it.
 func seenOf(provisioner string) func(text string) bool {
 	seen := suite.news.of(provisioner)
 	return func(text string) bool {
@@ -148,8 +147,8 @@ func seenOf(provisioner string) func(text string) bool {
 // ready are the provisioners that the embedded cluster has from the start.
 var ready = []string{"ovh-csi-nfs", "ovh-csi-rbd"}
 
-// nothingLeftAtAll proves, after all cases, that Tarn holds nothing anywhere, but
-// for what others keep in the same cluster.
+// nothingLeftAtAll proves, after all cases, that Tarn has nothing left anywhere, except what others
+// keep in the same cluster.
 func nothingLeftAtAll(ctx context.Context) error {
 	var others pav.PavProvisionerList
 	if err := suite.live.List(ctx, &others); err != nil {
@@ -159,12 +158,12 @@ func nothingLeftAtAll(ctx context.Context) error {
 	for i := range others.Items {
 		p := &others.Items[i]
 		if !slices.Contains(ready, p.Name) {
-			// Not a cluster of our own: each case has answered for itself.
+			// Not our own cluster: each case has checked its own objects.
 			return nil
 		}
 		served["CSIDriver "+p.Name] = true
 	}
-	// What the ready provisioners have made for the last cases may be just going.
+	// The volumes of the ready provisioners for the last cases may still be in deletion.
 	over, again := time.NewTimer(soon), time.NewTicker(50*time.Millisecond)
 	defer over.Stop()
 	defer again.Stop()
@@ -184,7 +183,7 @@ func nothingLeftAtAll(ctx context.Context) error {
 	}
 }
 
-// leftAtAll names whatever is there that Tarn has made, objects, folders and mounts.
+// leftAtAll names every remaining object, directory and mount that Tarn has made.
 func leftAtAll(ctx context.Context) ([]string, error) {
 	left, err := leftObjects(ctx, suite.live, func(provisioner string) bool {
 		return provisioner != "" && provisioner != tarn.ResultsDriver && isPavName(provisioner)
@@ -207,8 +206,8 @@ func leftAtAll(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// isPavName says whether a CSI driver's name can be that of a PavProvisioner, which
-// has no dots, unlike most others.
+// isPavName reports whether a CSI driver's name can be that of a PavProvisioner. Those have no
+// dots, unlike most others.
 func isPavName(driver string) bool { return !strings.Contains(driver, ".") }
 
 // named gives an object's metadata with a name.

@@ -14,8 +14,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// mayNotGo makes a disruption budget that lets go none of the pods with the label, of which
-// there is one, and waits until it is counted.
+// mayNotGo makes a disruption budget that allows no eviction of the one pod with the label. It
+// waits until the budget has counted the pod.
 func (s *scenario) mayNotGo(label string) *policyv1.PodDisruptionBudget {
 	s.t.Helper()
 	least := intstr.FromInt32(1)
@@ -29,8 +29,8 @@ func (s *scenario) mayNotGo(label string) *policyv1.PodDisruptionBudget {
 	return budget
 }
 
-// explainsKept has it said of a pod that
-// a container of it keeps a mount that was lost, and has the command make the pod anew.
+// explainsKept wants the answer for a pod to say that one of its containers keeps a lost mount. It
+// runs the command, which replaces the pod.
 func (s *scenario) explainsKept(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim, container, why string) {
 	s.t.Helper()
 	told := "volume " + claim.Spec.VolumeName + " was lost on node "
@@ -47,13 +47,13 @@ func (s *scenario) explainsKept(pod *corev1.Pod, claim *corev1.PersistentVolumeC
 	}
 }
 
-// TestAPodThatABudgetKeepsIsEvictedWhenItLetsItGo has pods but for one that are owned by an object of
-// no controller: nothing makes them again, so who is there is who was.
+// TestAPodThatABudgetKeepsIsEvictedWhenItLetsItGo uses pods whose owner has no controller, except
+// one. No controller replaces those, so an existing pod is the original.
 func TestAPodThatABudgetKeepsIsEvictedWhenItLetsItGo(t *testing.T) {
 	t.Parallel()
 	shelf := shelfWithData(t)
 	s := begin(t, "budget")
-	s.step = 2 * soon // an eviction that was refused is tried again after half a minute at the most
+	s.step = 2 * soon // a rejected eviction is retried after at most half a minute
 	s.needsThisMachine()
 	staging := bindsShelf(shelf, "exit 1")
 	staging["recovery"] = "RestartConsumers"
@@ -87,7 +87,7 @@ func TestAPodThatABudgetKeepsIsEvictedWhenItLetsItGo(t *testing.T) {
 
 	s.explainsKept(bare, claim, "main", "no controller would create the pod again, so Tarn does not evict it")
 
-	// The volume that is lost once more meanwhile is staged again all the same.
+	// A volume that is lost once more meanwhile is still staged again.
 	second := s.endsItself(shelf)
 	again := s.bindsAgain(second, 2)
 	if second.Name == first.Name || again.UID != waits.UID {

@@ -18,14 +18,14 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// podSpec gives the pod of a section, and container its only container, to be changed.
+// podSpec gives the pod of a section, and container its only container. The caller may change them.
 func podSpec(section fields) fields { return section["podTemplate"].(fields)["spec"].(fields) }
 func container(section fields) fields {
 	return podSpec(section)["containers"].([]any)[0].(fields)
 }
 
-// bindsShelf is a staging whose volume is the folder "data" of a shelf, and whose pod
-// stays until the shelf has a file "now"; then it does the rest.
+// bindsShelf is a staging section whose volume is the directory "data" of a shelf. Its pod waits
+// until the shelf has a file "now", and then runs rest.
 func bindsShelf(shelf, rest string) fields {
 	return script{privileged: true, hostDir: shelf, text: `set -e
 mkdir /pav/volume
@@ -37,7 +37,7 @@ rm /host/now
 ` + rest}.section(nil)
 }
 
-// shelfWithData makes a shelf with the folder that bindsShelf stages.
+// shelfWithData makes a shelf with the directory that bindsShelf stages.
 func shelfWithData(t *testing.T) string {
 	t.Helper()
 	shelf := t.TempDir()
@@ -55,8 +55,8 @@ func put(t *testing.T, path string) {
 	}
 }
 
-// writes is a script that adds a line to a file of the volume ten times a second, and
-// tells of each that is written. It ends at the first that cannot be.
+// writes is a script that adds a line to a file of the volume ten times per second, and prints each
+// line written. It ends at the first failed write.
 const writes = `trap exit TERM
 n=0
 while true; do
@@ -66,8 +66,8 @@ echo "wrote $n"
 sleep 0.1 & wait $!
 done`
 
-// stillWrites proves that the consumer goes on writing into the volume on the shelf, and
-// that of all it ever wrote no line is missing.
+// stillWrites proves that the consumer continues to write into the volume on the shelf, and that
+// none of its lines is missing.
 func (s *scenario) stillWrites(pod *corev1.Pod, shelf string) {
 	s.t.Helper()
 	read := func() []string {
@@ -90,16 +90,16 @@ func TestDataAndConsumerOutliveAStagingPodThatIs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
-		// rest is what the staging pod comes to, limits what it may have of it.
+		// rest is what the staging pod runs in the end, and limits are the pod's resource limits.
 		rest   string
 		limits fields
 		// wantTold is in the Event on the consumer.
 		wantTold string
-		// wantEvicted says that the kubelet tells of an eviction.
+		// wantEvicted says that the kubelet reports an eviction.
 		wantEvicted bool
 	}{
 		{"killed for its memory", "exec tail /dev/zero", fields{"memory": "32Mi"}, "exited with 137", false},
-		{"evicted for its disk", "dd if=/dev/zero of=/big bs=1M count=24; sleep 1d & wait $!", fields{"ephemeral-storage": "8Mi"}, "the staging pod ended", true}, // by the exit code, or by the pod's status, whichever is heard of first
+		{"evicted for its disk", "dd if=/dev/zero of=/big bs=1M count=24; sleep 1d & wait $!", fields{"ephemeral-storage": "8Mi"}, "the staging pod ended", true}, // by the exit code, or by the pod's status, whichever arrives first
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -108,7 +108,7 @@ func TestDataAndConsumerOutliveAStagingPodThatIs(t *testing.T) {
 			s.needsThisMachine()
 			staging := bindsShelf(shelf, c.rest)
 			container(staging)["resources"] = fields{"limits": c.limits}
-			// The kubelet evicts no critical pod, which a staging pod is by default.
+			// The kubelet never evicts a critical pod, and staging pods are critical by default.
 			class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: s.name}, Value: 1}
 			s.create(class)
 			t.Cleanup(func() { s.deleteIfThere(class) })
@@ -142,8 +142,8 @@ func TestDataAndConsumerOutliveAStagingPodThatIs(t *testing.T) {
 	}
 }
 
-// endsItself has the staging pod of the only stage, which is staged by bindsShelf, come to
-// its end. The loss of the volume must be noticed in time after that of its process.
+// endsItself makes the staging pod of the only stage, which bindsShelf has staged, end. The loss of
+// the volume must be noticed in time after the end of the pod's process.
 func (s *scenario) endsItself(shelf string) (ended *corev1.Pod) {
 	s.t.Helper()
 	before := int32(0)
@@ -154,7 +154,7 @@ func (s *scenario) endsItself(shelf string) (ended *corev1.Pod) {
 		return healthy(tarn.ReasonStaged)(g) || healthy(tarn.ReasonRebound)(g)
 	})
 	ended = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: stage.Status.Pod.Namespace, Name: stage.Status.Pod.Name}}
-	// The volume may be there before the kubelet has told that its pod runs.
+	// The volume may exist before the kubelet has reported that its pod runs.
 	s.await("staging pod "+ended.Name+" to run", func() (bool, string) {
 		err := s.get(ended)
 		return err == nil && len(ended.Status.ContainerStatuses) > 0 && ended.Status.ContainerStatuses[0].State.Running != nil, fmt.Sprintf("it is %s (%v)", ended.Status.Phase, err)
@@ -172,8 +172,8 @@ func (s *scenario) endsItself(shelf string) (ended *corev1.Pod) {
 	return ended
 }
 
-// bindsAgain waits until the volume that was lost with a staging pod, for the nth time, is
-// bound by another.
+// bindsAgain waits until another pod binds the volume that was lost with a staging pod for the nth
+// time.
 func (s *scenario) bindsAgain(ended *corev1.Pod, nth int32) *tarn.PavStage {
 	s.t.Helper()
 	again := s.stageOf("healthy again", func(g *tarn.PavStage) bool {
@@ -193,8 +193,8 @@ func onBlock(pod *corev1.Pod) {
 
 func TestABlockVolumeWhoseStagingPodDiesIs(t *testing.T) {
 	t.Parallel()
-	// marks writes a number at the start of the device, again and again, past every
-	// cache, and says what is there.
+	// marks writes a number to the start of the device repeatedly, without caching, and prints what
+	// it reads there.
 	const marks = `trap exit TERM
 n=0
 while true; do
@@ -205,7 +205,7 @@ sleep 0.1 & wait $!
 done`
 	for _, c := range []struct {
 		name string
-		// attach is how the staging pod comes by a device of the file $f.
+		// attach is how the staging pod attaches the file $f as a device.
 		attach     string
 		wantReason string
 	}{
@@ -243,8 +243,8 @@ done`
 			s.told(pod, "VolumeLost", "was deleted")
 			s.told(pod, c.wantReason, claim.Spec.VolumeName)
 
-			// What the pod has open stays of use, and what it writes is in the volume: a pod
-			// that comes later finds it.
+			// The pod can still use its open device, and its writes reach the volume: a later pod
+			// finds them.
 			s.prints(pod, "device has mark 000020")
 			s.neverRestarted(pod)
 			if c.wantReason == "VolumeNotRebound" {

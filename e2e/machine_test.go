@@ -17,25 +17,24 @@ import (
 	"time"
 )
 
-// The parts of Tarn as tarn-cluster calls them.
+// The parts of Tarn, by tarn-cluster's names.
 const (
 	controller = "tarn-controller"
 	nodeAgent  = "tarn-node"
 )
 
-// machine is the machine the cluster runs on, when that is this one: then a
-// component can be killed, and folders and mounts can be looked at. Its zero value
-// knows nothing.
+// machine is the cluster's machine, if it is this one. Then a component can be killed, and
+// directories and mounts can be checked. Its zero value stands for a remote cluster.
 type machine struct {
 	// binary is the path of tarn-cluster, name the cluster's.
 	binary, name string
 	kills        *killing
 }
 
-// killing keeps one restart from meeting another.
+// killing keeps two restarts from running at once.
 type killing struct {
 	sync.Mutex
-	// began says when the last one of the same parts did, where they are pods.
+	// began is when the last restart of the same parts began, where they are pods.
 	began map[string]time.Time
 }
 
@@ -48,11 +47,11 @@ func thisMachine() (machine, error) {
 	return m, nil
 }
 
-// here says whether the cluster is on this machine.
+// here reports whether the cluster is on this machine.
 func (m machine) here() bool { return m.binary != "" }
 
-// run gives what a command of tarn-cluster prints; what it printed before it failed
-// comes with the error.
+// run gives the output of a tarn-cluster command. If it fails, the error contains the output until
+// then.
 func (m machine) run(args ...string) (string, error) {
 	command := exec.Command(m.binary, append(args, "--name", m.name)...)
 	var complaint strings.Builder
@@ -64,8 +63,8 @@ func (m machine) run(args ...string) (string, error) {
 	return string(out), err
 }
 
-// kill ends components by SIGKILL and sees them started again; of Tarn's, where they are
-// pods, others in their place.
+// kill ends components by SIGKILL and waits until they run again. Where Tarn's parts are pods, it
+// waits for their replacements.
 func (m machine) kill(components ...string) error {
 	asked := time.Now()
 	m.kills.Lock()
@@ -109,7 +108,8 @@ func (m machine) kill(components ...string) error {
 	}
 }
 
-// log gives the last lines of a component's log; where helm installed Tarn, its parts' are those of pods.
+// log gives the last lines of a component's log. Where helm installed Tarn, it reads the logs of
+// the pods.
 func (m machine) log(component string, lines int) string {
 	var text string
 	var err error
@@ -131,7 +131,7 @@ func (m machine) log(component string, lines int) string {
 	return strings.Join(all, "\n") + "\n"
 }
 
-// component is what the cluster says of one of its processes.
+// component is what the cluster reports of one of its processes.
 type component struct {
 	Name    string    `json:"name"`
 	State   string    `json:"state"`
@@ -144,8 +144,8 @@ type component struct {
 
 // component asks for one by name.
 func (m machine) component(name string) (component, error) {
-	// While a component is being started again the cluster is not Ready, and the
-	// command fails with its answer.
+	// While a component is being restarted, the cluster is not Ready. The command then fails, but
+	// still prints its answer.
 	text, err := m.run("status", "--output", "json")
 	if err != nil && text == "" {
 		return component{}, err
@@ -164,8 +164,8 @@ func (m machine) component(name string) (component, error) {
 	return component{}, fmt.Errorf("cluster %s runs no %s", m.name, name)
 }
 
-// kubelet gives the process id of the cluster's kubelet, through whose eyes the
-// node's files and mounts are seen.
+// kubelet gives the process id of the cluster's kubelet. Its mount namespace shows the node's files
+// and mounts.
 func (m machine) kubelet() (int, error) {
 	c, err := m.component("kubelet")
 	if err == nil && c.PID == 0 {
@@ -179,7 +179,7 @@ type mount struct {
 	point, options string
 }
 
-// mounts gives what is mounted below a folder of the node, in the kubelet's view.
+// mounts gives the mounts below a directory of the node, in the kubelet's view.
 func (m machine) mounts(below string) ([]mount, error) {
 	pid, err := m.kubelet()
 	if err != nil {
@@ -202,26 +202,26 @@ func (m machine) mounts(below string) ([]mount, error) {
 	return found, lines.Err()
 }
 
-// kubeletDir is the kubelet's folder in its own view, stateDir the node agent's.
+// kubeletDir is the kubelet's directory in its own view, and stateDir that of the node agent.
 var (
 	kubeletDir = cmp.Or(os.Getenv("TARN_KUBELET_DIR"), "/var/lib/kubelet")
 	stateDir   = kubeletDir + "/plugins/pav.tarn.dev"
 )
 
-// ownDirs are the folders of the node in which Tarn has one entry a thing.
+// ownDirs are the directories of the node in which Tarn has one entry for each object.
 var ownDirs = []string{
 	stateDir + "/stages",
 	stateDir + "/results",
 }
 
-// socketDirs are the folders of the node with one entry a provisioner.
+// socketDirs are the directories of the node with one entry for each provisioner.
 var socketDirs = []string{
 	kubeletDir + "/plugins_registry",
 	stateDir + "/drivers",
 }
 
-// entries gives the paths of what lies in folders of the node, in the kubelet's
-// view. A folder that does not exist is empty.
+// entries gives the paths of the entries in directories of the node, in the kubelet's view. A
+// directory that does not exist counts as empty.
 func (m machine) entries(dirs []string) ([]string, error) {
 	pid, err := m.kubelet()
 	if err != nil {

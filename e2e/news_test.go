@@ -15,29 +15,28 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// news is told of every change in the cluster. It wakes those who wait and
-// remembers, by provisioner, what was ever there, as many things are there for
-// a moment only.
+// news receives every change in the cluster. It notifies waiting callers. It also records, by
+// provisioner, everything that ever existed, because many objects exist for a moment only.
 type news struct {
 	mu      sync.Mutex
 	changed chan struct{}
 	traces  map[string]*trace
 }
 
-// trace is what was ever seen of one provisioner's doings.
+// trace is everything seen of one provisioner's objects.
 type trace struct {
 	// pods counts the pods seen for a step.
 	pods map[tarn.Step]int
-	// onNodes are the steps of which a pod had a node: it may have run.
+	// onNodes are the steps for which a pod had a node, so it may have run.
 	onNodes map[tarn.Step]bool
-	// volumePhases, nodePhases and podPhases were seen on a PavVolume and on both
-	// sides of a PavStage.
+	// volumePhases, nodePhases and podPhases are those seen on a PavVolume and on both sides of a
+	// PavStage.
 	volumePhases map[tarn.VolumePhase]bool
 	nodePhases   map[tarn.StageNodePhase]bool
 	podPhases    map[tarn.StagePodPhase]bool
 	// stages counts the PavStages seen.
 	stages int
-	// uids are those of all these objects.
+	// uids are the uids of all these objects.
 	uids map[types.UID]bool
 }
 
@@ -52,8 +51,8 @@ func (n *news) next() <-chan struct{} {
 	return n.changed
 }
 
-// await looks at each change whether check holds, and each second, for what nothing tells of. Its second result says how things
-// are, for the message when time is up.
+// await calls check after each change, and each second for changes without an event, until it
+// holds. The second result of check describes the state, for the message at the deadline.
 func (n *news) await(t *testing.T, what string, within time.Duration, check func() (bool, string)) bool {
 	t.Helper()
 	began := time.Now()
@@ -119,7 +118,7 @@ func (n *news) trace(provisioner string) *trace {
 	return n.traces[provisioner]
 }
 
-// OnAdd, OnUpdate and OnDelete are what an informer calls.
+// OnAdd, OnUpdate and OnDelete are called by an informer.
 func (n *news) OnAdd(object any, _ bool)   { n.tell(object) }
 func (n *news) OnUpdate(_ any, object any) { n.tell(object) }
 func (n *news) OnDelete(object any) {
@@ -163,8 +162,8 @@ func (n *news) tell(object any) {
 	n.changed = make(chan struct{})
 }
 
-// consumer remembers the pods of a case's namespace, which is called as its
-// provisioner: their mounts must go as well.
+// consumer records the pods of a case's namespace, which has its provisioner's name. Their mounts
+// must disappear as well.
 func (n *news) consumer(p *corev1.Pod) {
 	if strings.HasPrefix(p.Namespace, namePrefix) {
 		n.trace(p.Namespace).uids[p.UID] = true

@@ -16,31 +16,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// apart is set where the suite is that of the cluster in which nodes may fail: to the arguments that
-// started it, a line each.
+// apart is set where the suite runs in the cluster whose nodes may fail. Its value is the arguments
+// that started that suite, one a line.
 const apart = "TARN_E2E_APART"
 
 const (
-	// diskSize is what the disk of that cluster pretends to be: the file behind it has
-	// holes. From leastFree on its kubelet makes room.
+	// diskSize is the apparent size of that cluster's disk. The file behind it is sparse. Below
+	// leastFree its kubelet frees space.
 	diskSize  = 16 << 30
 	leastFree = "8Gi"
-	// calm is how long its node stays under pressure once there is room again, by which
-	// staging pods that may be evicted are refused: 5 minutes by default.
+	// calm is how long the node stays under pressure after space is free again. Until then, it
+	// rejects staging pods that may be evicted. The default is 5 minutes.
 	calm = 5 * time.Second
-	// failing is what the cases there may take, beside whatever else the machine does.
+	// failing is how long those cases may take, whatever else the machine does.
 	failing = 45 * time.Minute
 )
 
-// In a cluster of its own: a node short of disk takes no pods and throws its images away,
-// and one without a kubelet lets those that go there wait.
+// This needs a cluster of its own. A node short of disk accepts no pods and deletes its images, and
+// on one without a kubelet new pods wait.
 func TestWhenANodeFails(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(apart) == "" {
 		inAClusterApart(t)
 		return
 	}
-	// Not beside each other: the pressure is the node's, and there is one.
+	// Not parallel: the cluster has one node, and the pressure affects all of it.
 	t.Run("a creation is repeated elsewhere", aCreationIsRepeatedElsewhere)
 	t.Run("a volume of one node is made on another where the first choice has no room", aVolumeOfOneNodeIsMadeOnAnother)
 	t.Run("of a node that is deleted a volume in the making is made elsewhere, and a used one waits", theVolumesOfANodeThatIsDeleted)
@@ -51,8 +51,8 @@ func TestWhenANodeFails(t *testing.T) {
 	t.Run("in a shutdown a staging pod outlives its consumers", aStagingPodOutlivesItsConsumersInAShutdown)
 }
 
-// inAClusterApart runs the test that calls it once more, as that of a cluster whose data lie on
-// a disk of its own. Tarn is there what it is here: processes, or pods that helm installs.
+// inAClusterApart runs the calling test once more, in a cluster whose data lie on a separate disk.
+// Tarn runs there as it does here: as processes, or as pods installed by helm.
 func inAClusterApart(t *testing.T) {
 	if !suite.machine.here() {
 		t.Skip("no tarn-cluster to start a cluster with: TARN_CLUSTER_BINARY and TARN_CLUSTER_NAME are not set")
@@ -67,7 +67,7 @@ func inAClusterApart(t *testing.T) {
 		}
 		return strings.TrimSpace(out)
 	}
-	cluster("down") // an interrupted run may have left it
+	cluster("down") // an interrupted run may have left one
 	disk := smallDisk(t, filepath.Join(os.TempDir(), m.name))
 	t.Cleanup(func() { cluster("down") })
 	up := []string{"up", "--data-dir", filepath.Join(disk, "data"),
@@ -88,15 +88,15 @@ func inAClusterApart(t *testing.T) {
 	inside.Env = append(os.Environ(), apart+"="+strings.Join(up, "\n"), "TARN_CLUSTER_NAME="+m.name, "KUBECONFIG="+cluster("kubeconfig"),
 		"TARN_HOST_PATH_ROOT=") // which is the suite's
 	out, err := inside.CombinedOutput()
-	// Lines that begin as a test's own are taken for it.
+	// The prefix keeps lines from being mistaken for results of this run's tests.
 	t.Logf("in cluster %s:\n| %s", m.name, bytes.ReplaceAll(bytes.TrimSpace(out), []byte("\n"), []byte("\n| ")))
 	if err != nil {
 		t.Errorf("the cases in cluster %s: %v; end of its kubelet's log:\n%s", m.name, err, m.log("kubelet", 40))
 	}
 }
 
-// installedApart installs Tarn in another cluster as hack/addon.sh has in that of the suite,
-// from the same image.
+// installedApart installs Tarn in another cluster as hack/addon.sh did in the suite's, from the
+// same image.
 func (a addOn) installedApart(t *testing.T, m machine, cluster func(...string) string) {
 	t.Helper()
 	release := a.releases[0]
@@ -115,7 +115,7 @@ func (a addOn) installedApart(t *testing.T, m machine, cluster func(...string) s
 	}
 }
 
-// smallDisk mounts a disk of its own at a folder, until the test ends.
+// smallDisk mounts a separate disk at a directory, until the test ends.
 func smallDisk(t *testing.T, at string) string {
 	t.Helper()
 	image := at + ".disk"
@@ -123,7 +123,7 @@ func smallDisk(t *testing.T, at string) string {
 		if err := unix.Unmount(at, 0); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			t.Errorf("unmounting %s: %v", at, err)
 		}
-		for _, path := range []string{image, at} { // a folder that is not empty stays
+		for _, path := range []string{image, at} { // a directory that is not empty stays
 			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 				t.Error(err)
 			}

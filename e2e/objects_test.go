@@ -19,11 +19,11 @@ import (
 // fields is a part of an object as an administrator writes it.
 type fields = map[string]any
 
-// script is a pod of a provisioner: what it runs, and in what surroundings.
+// script is the pod of a step: its shell script and its environment.
 type script struct {
-	// text is run by busybox' shell.
+	// text is the script for busybox' shell.
 	text string
-	// hostDir is a folder of the node to see at /host; empty for none.
+	// hostDir is a directory of the node to mount at /host; "" for none.
 	hostDir string
 	// privileged containers can mount.
 	privileged bool
@@ -47,10 +47,10 @@ func (r script) section(more fields) fields {
 	return made
 }
 
-// asRequested is the plainest creation: nothing to make, the size as asked for.
+// asRequested is the simplest creation: it makes nothing and gives the requested size.
 var asRequested = fields{"capacity": "{{ requestedMinCapacity }}"}
 
-// greeting is the plainest staging.
+// greeting is the simplest staging.
 var greeting = script{text: "mkdir /pav/volume && echo hello > /pav/volume/greeting"}.section(nil)
 
 // provisioner gives a PavProvisioner with the case's name and the sections.
@@ -67,7 +67,7 @@ func (s *scenario) provisioner(sections fields) *unstructured.Unstructured {
 	}}
 }
 
-// edit replaces the spec of an object that is there.
+// edit replaces the spec of an existing object.
 func (s *scenario) edit(o *unstructured.Unstructured) {
 	s.t.Helper()
 	patch, err := json.Marshal(fields{"spec": o.Object["spec"]})
@@ -79,7 +79,7 @@ func (s *scenario) edit(o *unstructured.Unstructured) {
 	}
 }
 
-// example reads an object of the examples folder as it is.
+// example reads an object of the examples directory unchanged.
 func (s *scenario) example(path string) *unstructured.Unstructured {
 	s.t.Helper()
 	text, err := os.ReadFile("../examples/" + path)
@@ -153,11 +153,11 @@ func (s *scenario) consumer(name, claim, text string, edits ...func(*corev1.Pod)
 	return pod
 }
 
-// readsBoth is a script that ends well if the volume holds the two files that the
-// staging pod of examples/five-sections writes for a claim.
+// readsBoth is a script that succeeds if the volume contains the two files that the staging pod of
+// examples/five-sections writes for a claim.
 func readsBoth(claim string) string {
 	return `test "$(cat /data/greeting)" = hello && test "$(cat /data/claim)" = ` + claim
 }
 
-// stays is a script that goes on until it is told to end.
+// stays is a script that runs until it receives SIGTERM.
 const stays = "trap exit TERM; sleep 1d & wait"

@@ -18,10 +18,10 @@ import (
 	pav "tarn.dev/tarn/api/pav/v1alpha1"
 )
 
-// shown are the blocks of a page: what to type, and what is printed then.
+// shown matches the blocks of a page: the commands, and their output.
 var shown = regexp.MustCompile("(?ms)^```(sh|text)\n(.*?)^```")
 
-// hasLines says whether an output has each line that a page shows, where ... is anything.
+// hasLines reports whether an output contains each line of a page, where ... matches anything.
 func hasLines(out, page string) bool {
 	words := func(line string) string { return strings.Join(strings.Fields(line), " ") }
 	var printed []string
@@ -40,8 +40,8 @@ func hasLines(out, page string) bool {
 	return true
 }
 
-// followsThePageForAStart types what docs/getting-started.md says, from the first block for a shell
-// on. What a block shows may come a moment later: its commands are repeated until then.
+// followsThePageForAStart runs the commands of docs/getting-started.md, from the first shell block
+// on. The expected output may take a moment, so each block is repeated until it appears.
 func followsThePageForAStart(t *testing.T) {
 	s := &scenario{t: t, ctx: t.Context()}
 	text, err := os.ReadFile("../docs/getting-started.md")
@@ -69,7 +69,7 @@ func followsThePageForAStart(t *testing.T) {
 	}
 }
 
-// types runs commands in a shell of a checkout until they print what a page shows.
+// types runs commands in a shell in a checkout until they print the output shown on the page.
 func (s *scenario) types(commands, want string) {
 	s.t.Helper()
 	over, again := time.NewTimer(s.limit()), time.NewTicker(time.Second)

@@ -15,7 +15,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Its volumes take no pods: the controller itself makes them.
+// The volumes need no pods: the controller makes them itself.
 func TestAClaimIsServedFromAPoolOfFolders(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "pool-folders")

@@ -16,7 +16,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Kubernetes' own autoscaler does it; as there are no metrics here, by its minimum.
+// Kubernetes' own autoscaler scales the pool. Without metrics, it uses its minimum.
 func TestAHorizontalPodAutoscalerScalesAPool(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "pool")

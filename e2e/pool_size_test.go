@@ -15,9 +15,9 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// overstepped gives what fails the case whenever a pool has more volumes than its maximum,
-// or says that it has, with those that are ordered. Where the maximum was lowered there are
-// more at first, as many as are given; they only become fewer.
+// overstepped gives a check that fails the case when a pool has more volumes than its maximum, or
+// reports more, including ordered ones. After the maximum was lowered, there may be up to last at
+// first, and their number only falls.
 func (s *scenario) overstepped(last int) func(*tarn.PersistentVolumeSet) {
 	return func(set *tarn.PersistentVolumeSet) {
 		total, most := len(s.volumes()), int(set.Spec.MaximumReplicas)
@@ -53,7 +53,7 @@ func TestAPoolWithTooFewSparesStaysAtItsMaximum(t *testing.T) {
 		return n.Replicas == 3 && n.BoundReplicas == 2 && n.UnboundReplicas == 1 && n.CreatingReplicas == 0 &&
 			ready.Status == metav1.ConditionFalse && ready.Reason == "AtMaximum", fmt.Sprintf("it is %+v", n)
 	})
-	s.remove(claims[0]) // its volume goes, and makes room
+	s.remove(claims[0]) // its volume is deleted, which frees a place
 	s.filled(set, 2)
 	for _, e := range s.events("", set.Name) {
 		if e.Reason == "SpareGivenUp" {
@@ -62,7 +62,7 @@ func TestAPoolWithTooFewSparesStaysAtItsMaximum(t *testing.T) {
 	}
 }
 
-// handmade makes a volume of the case's pool that no provisioner has made, and gives its name.
+// handmade makes a volume of the case's pool without its provisioner, and gives its name.
 func (s *scenario) handmade(name, capacity string, edits ...func(*corev1.PersistentVolume)) string {
 	s.t.Helper()
 	ofPool := func(vol *corev1.PersistentVolume) {
@@ -72,8 +72,8 @@ func (s *scenario) handmade(name, capacity string, edits ...func(*corev1.Persist
 	return s.byHand(name, slices.Concat([]func(*corev1.PersistentVolume){ofPool}, edits)...).Name
 }
 
-// shrinks lowers a pool's maximum and waits until volumes are left by name, no others.
-// Those that go go one by one, the largest first: order has all that may, from the first.
+// shrinks lowers a pool's maximum and waits until exactly the named volumes are left. The others
+// are deleted one by one, the largest first. order lists all that may be deleted, from the first.
 func (s *scenario) shrinks(set *tarn.PersistentVolumeSet, maximum int32, order []string, left ...string) {
 	s.t.Helper()
 	s.change(set, func(set *tarn.PersistentVolumeSet) { set.Spec.MinimumReplicas, set.Spec.MaximumReplicas = 0, maximum })
@@ -100,8 +100,7 @@ func (s *scenario) shrinks(set *tarn.PersistentVolumeSet, maximum int32, order [
 	})
 }
 
-// oneByOne wants at most one volume to be on its way out, and all before it in the order
-// to be gone.
+// oneByOne wants at most one volume in deletion, and all before it in the order to be gone.
 func (s *scenario) oneByOne(order, stay, going []string) {
 	s.t.Helper()
 	if len(going) > 1 {
@@ -127,9 +126,10 @@ func TestAPoolThatShrinksGivesUpItsLargestSpareFirstAndNothingInUse(t *testing.T
 	for _, vol := range s.volumes(isSpare) {
 		made = append(made, vol.Name)
 	}
-	slices.Sort(made) // of one size, they go by name
+	slices.Sort(made) // equal sizes are ordered by name
 
-	// The largest of all hold the data of a claim that is gone, are a claim's, and promised to one that is yet to come.
+	// The largest volumes stay: they hold the data of a deleted claim, belong to a claim, or are
+	// reserved for a later one.
 	kept := s.handmade("kept", "128Mi")
 	former := s.bound(s.claimWith("former", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = kept }))
 	s.remove(former)

@@ -20,8 +20,8 @@ func toleratesPlayed(value string) []corev1.Toleration {
 	return []corev1.Toleration{{Key: playedTaint, Operator: corev1.TolerationOpEqual, Value: value, Effect: corev1.TaintEffectNoSchedule}}
 }
 
-// sparesByZone gives the names of a pool's spares by the only zone from which each may be
-// used, and wants the pool to know that zone.
+// sparesByZone gives the names of a pool's spares by the only zone that can use each. It wants the
+// pool to know that zone.
 func (s *scenario) sparesByZone() map[string][]string {
 	s.t.Helper()
 	found := map[string][]string{}
@@ -42,7 +42,7 @@ func (s *scenario) sparesByZone() map[string][]string {
 	return found
 }
 
-// evenly wants two spares in each of the zones that are open, and no filler left.
+// evenly wants two spares in each open zone, and no filler left.
 func (s *scenario) evenly(set *tarn.PersistentVolumeSet, open ...string) map[string][]string {
 	s.t.Helper()
 	s.filled(set, 2*len(open))
@@ -69,7 +69,7 @@ func (s *scenario) evenly(set *tarn.PersistentVolumeSet, open ...string) map[str
 func TestSparesAreSpreadOverZonesAndARefillGoesWhereOneWasDrawn(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "spread")
-	// Nodes in a third zone are for others: they have a taint that nobody here tolerates.
+	// Nodes in a third zone have a taint that no pod of this case tolerates.
 	z := s.zones(map[string]string{"e2e-a": s.name, "e2e-b": s.name, "e2e-closed": "others"})
 	mode := storagev1.VolumeBindingWaitForFirstConsumer
 	s.create(&storagev1.StorageClass{ // the driver serves no other node
@@ -87,7 +87,7 @@ func TestSparesAreSpreadOverZonesAndARefillGoesWhereOneWasDrawn(t *testing.T) {
 		t.Errorf("the scheduler has placed filler pods in zones %q, want two in each", placed)
 	}
 
-	// All spares of one zone are drawn by pods there; others are made, there again.
+	// Pods of one zone use all its spares. They are replaced in that zone.
 	for i := range 2 {
 		claim := s.claim(fmt.Sprintf("data-%d", i))
 		s.consumer("reader-"+claim.Name, claim.Name, "true", func(pod *corev1.Pod) {
@@ -112,7 +112,7 @@ func TestSparesAreSpreadOverZonesAndARefillGoesWhereOneWasDrawn(t *testing.T) {
 		t.Errorf("the spares of zone e2e-a are %q, want those it had, %q", again["e2e-a"], spares["e2e-a"])
 	}
 
-	// The end of the set destroys the spares wherever they are.
+	// The deletion of the set deletes the spares in all zones.
 	s.clear("pods", &corev1.PodList{}, client.InNamespace(s.name))
 	s.clear("claims", &corev1.PersistentVolumeClaimList{}, client.InNamespace(s.name))
 	s.remove(set)

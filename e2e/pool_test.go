@@ -21,11 +21,11 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// poolOf is the label by which the volumes of a case's pool are known.
+// poolOf is the label of the volumes of a case's pool.
 const poolOf = "e2e-pool"
 
-// pool makes a PersistentVolumeSet of the case's class and name, and sees to its end
-// and that of its volumes.
+// pool makes a PersistentVolumeSet with the case's class and name. It registers the cleanup of the
+// set and its volumes.
 func (s *scenario) pool(minimum, maximum int32, edits ...func(*tarn.PersistentVolumeSet)) *tarn.PersistentVolumeSet {
 	s.t.Helper()
 	set := &tarn.PersistentVolumeSet{
@@ -55,7 +55,7 @@ func (s *scenario) pool(minimum, maximum int32, edits ...func(*tarn.PersistentVo
 	return set
 }
 
-// volumes gives the volumes of the case's pool for which all of the tests hold.
+// volumes gives the volumes of the case's pool for which all of the tests return true.
 func (s *scenario) volumes(tests ...func(*corev1.PersistentVolume) bool) []corev1.PersistentVolume {
 	var list corev1.PersistentVolumeList
 	if err := suite.cached.List(s.ctx, &list, client.MatchingLabels{poolOf: s.name}); err != nil {
@@ -70,14 +70,14 @@ func isSpare(vol *corev1.PersistentVolume) bool {
 	return vol.Status.Phase == corev1.VolumeAvailable && vol.Spec.ClaimRef == nil && vol.DeletionTimestamp == nil
 }
 
-// filled waits until a pool has so many spares, all settled, and says it is Ready. It
-// never has more volumes than its maximum meanwhile.
+// filled waits until a pool has so many spares, all settled, and reports Ready. It never has more
+// volumes than its maximum meanwhile.
 func (s *scenario) filled(set *tarn.PersistentVolumeSet, spares int) {
 	s.t.Helper()
 	s.filledFrom(0, set, spares)
 }
 
-// filledFrom is filled where the maximum was lowered while there were so many volumes.
+// filledFrom is filled after the maximum was lowered below the given number of volumes.
 func (s *scenario) filledFrom(volumes int, set *tarn.PersistentVolumeSet, spares int) {
 	s.t.Helper()
 	now, overstepped := set.DeepCopy(), s.overstepped(volumes)
@@ -107,7 +107,7 @@ func (s *scenario) noVolumes() {
 	})
 }
 
-// waitingClass makes the case's StorageClass, one that waits for the first consumer.
+// waitingClass makes the case's StorageClass, which waits for the first consumer.
 func (s *scenario) waitingClass() {
 	s.t.Helper()
 	mode := storagev1.VolumeBindingWaitForFirstConsumer
@@ -149,7 +149,7 @@ func TestAClaimIsServedFromAPoolThatFillsUpAgain(t *testing.T) {
 				t.Errorf("the note on the volume reads %q", text)
 			}
 
-			// The set goes, the volume in use stays, and goes with its claim.
+			// The set is deleted; the volume in use stays, and is deleted with its claim.
 			s.remove(set)
 			s.await("the spares to be gone", func() (bool, string) {
 				left := s.volumes()
@@ -250,7 +250,7 @@ func TestSparesStayWhereTheSetSaysSo(t *testing.T) {
 	if len(left) != 1 {
 		t.Fatalf("%d spares are left, want 1", len(left))
 	}
-	// A spare is an ordinary volume: a claim gets it, and it goes with the claim.
+	// A spare is an ordinary volume: a claim gets it, and it is deleted with the claim.
 	claim := s.bound(s.claim("data"))
 	if claim.Spec.VolumeName != left[0].Name {
 		t.Errorf("the claim has got volume %s, want %s", claim.Spec.VolumeName, left[0].Name)
@@ -291,7 +291,7 @@ func (s *scenario) fillers() []corev1.PersistentVolumeClaim {
 	return list.Items
 }
 
-// aPoolFillsUp though the controller is killed at moments of that.
+// aPoolFillsUp though the controller is killed at certain moments.
 func aPoolFillsUp(t *testing.T) {
 	for _, moment := range poolMoments {
 		if !staged(moment.name) {
@@ -303,11 +303,11 @@ func aPoolFillsUp(t *testing.T) {
 			s.step = manyKills
 			s.waitingClass()
 			set := s.pool(2, 2)
-			// Some moments are so short that they may have passed before anybody looks, and
-			// nothing but the controller could hold them: then it is killed while the pool is
-			// full, which it has to survive as well. Each of its writes is for certain the last
-			// one in TestAPoolLivesAndEndsWhereverTheControllerIsKilled of internal/controller/pool.
-			// The others' kills hold this one up.
+			// Some moments are so short that they may pass unseen, and only the controller could
+			// prolong them. Then the controller is killed while the pool is full, which it must
+			// survive as well. TestAPoolLivesAndEndsWhereverTheControllerIsKilled of
+			// internal/controller/pool kills it after each of its writes. The kills of the other
+			// cases delay this one.
 			met := false
 			s.wait("the moment", 2*soon, func() (bool, string) {
 				met = moment.reached(s)

@@ -19,10 +19,10 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// fills is what brings the node's disk under what its kubelet wants free.
+// fills reduces the free space of the node's disk below the kubelet's limit.
 const fills = "fallocate -l 9663676416 /full" // 9 GiB, none of it written
 
-// low makes a PriorityClass below that of pods that have none, and gives its name.
+// low makes a PriorityClass below the default of pods, and gives its name.
 func (s *scenario) low() string {
 	s.t.Helper()
 	class := &schedulingv1.PriorityClass{ObjectMeta: named(s.name), Value: -1}
@@ -31,8 +31,8 @@ func (s *scenario) low() string {
 	return class.Name
 }
 
-// pressing makes a volume whose staging pod fills the disk as soon as the shelf has a file
-// "now", and gives its claim. An empty priority leaves that of the pod to Tarn.
+// pressing makes a volume whose staging pod fills the disk as soon as the shelf has a file "now".
+// It gives its claim. An empty priority leaves the pod's priority to Tarn.
 func (s *scenario) pressing(shelf, priority, rest string) *corev1.PersistentVolumeClaim {
 	s.t.Helper()
 	staging := bindsShelf(shelf, fills+"\n"+rest)
@@ -47,12 +47,12 @@ func (s *scenario) pressing(shelf, priority, rest string) *corev1.PersistentVolu
 	return s.bound(s.claim("data"))
 }
 
-// staysUnderPressure has the kubelet find others than a pod of a case: what an evicted one has
-// written may not be freed yet when it looks again.
+// staysUnderPressure makes the kubelet choose other pods than this one for eviction. The files of
+// an evicted pod may not be freed yet at the kubelet's next check.
 func staysUnderPressure(pod *corev1.Pod) { pod.Spec.PriorityClassName = "system-node-critical" }
 
-// By the priority that Tarn gives it the kubelet lets it be, though it alone has filled the
-// disk, and takes another. What has that priority too is all that is left then.
+// Because of the priority that Tarn sets, the kubelet keeps the staging pod, though it alone has
+// filled the disk, and evicts another pod. Only pods of that priority are left then.
 func aStagingPodStaysUnderPressure(t *testing.T) {
 	s, shelf := begin(t, "pressed"), shelfWithData(t)
 	claim := s.pressing(shelf, "", "sleep 1d & wait $!")
@@ -86,7 +86,7 @@ func aStagingPodStaysUnderPressure(t *testing.T) {
 	}
 	s.stillWrites(writer, shelf)
 
-	// The volume is unstaged under pressure too; with the staging pod what it wrote goes.
+	// The volume is unstaged under pressure too. The staging pod's files are deleted with it.
 	s.remove(plain)
 	s.remove(writer)
 	if text := unstaged(t, shelf); text != "once\n" {
@@ -98,8 +98,8 @@ func aStagingPodStaysUnderPressure(t *testing.T) {
 	s.remove(claim)
 }
 
-// With less than its users it is who goes, and is not let in again before there is calm. They
-// go on with what they have mounted, and are given the volume anew then.
+// A staging pod with a lower priority than its consumers is evicted, and not admitted again before
+// the pressure ends. The consumers continue with their mounts, and the volume is staged again then.
 func aStagingPodIsEvictedForPressure(t *testing.T) {
 	s, shelf := begin(t, "evicted"), shelfWithData(t)
 	claim := s.pressing(shelf, s.low(), "sleep 1d & wait $!")
@@ -128,8 +128,8 @@ func aStagingPodIsEvictedForPressure(t *testing.T) {
 	}
 }
 
-// A deletion pod that exits with 0 when it is told to end has not done its work, whatever its
-// phase: the volume stays, and another pod destroys it when there is room.
+// A deletion pod that exits with 0 after SIGTERM has not done its work, whatever its phase. The
+// volume stays, and another pod deletes it when there is space.
 func aDeletionPodThatIsEvictedHasFailed(t *testing.T) {
 	s, shelf := begin(t, "cutoff"), shelfWithData(t)
 	deletion := script{hostDir: shelf, text: "[ ! -e /host/data/tried ] || { touch /host/data/done; exit 0; }\ntouch /host/data/tried\ntrap 'exit 0' TERM\n" + fills + "\nsleep 1d & wait"}.section(nil)
@@ -150,7 +150,7 @@ func aDeletionPodThatIsEvictedHasFailed(t *testing.T) {
 	}
 }
 
-// endOfProcess tells when the first process of a pod's container has ended.
+// endOfProcess sends the time when the first process of a pod's container has ended.
 func endOfProcess(t *testing.T, pod *corev1.Pod) <-chan time.Time {
 	t.Helper()
 	pids, err := suite.machine.processes(pod)

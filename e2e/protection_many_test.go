@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// podLists is how often anybody has listed the pods of one namespace.
+// podLists is how often clients have listed the pods of one namespace.
 func (s *scenario) podLists() int {
 	s.t.Helper()
 	text, err := suite.logs.CoreV1().RESTClient().Get().AbsPath("/metrics").SetHeader("Accept", "text/plain").DoRaw(s.ctx)
@@ -37,8 +37,7 @@ func (s *scenario) podLists() int {
 	return lists
 }
 
-// silentNode makes a node that no kubelet stands behind: pods that name it are placed
-// there and stay as they are.
+// silentNode makes a node without a kubelet. Pods that name it are placed there and never change.
 func (s *scenario) silentNode() *corev1.Node {
 	s.t.Helper()
 	node := &corev1.Node{ObjectMeta: named(s.name), Spec: corev1.NodeSpec{Unschedulable: true}}
@@ -47,7 +46,7 @@ func (s *scenario) silentNode() *corev1.Node {
 	return node
 }
 
-// claimsLeft are the claims of the case, as the cache has them; they must not be changed.
+// claimsLeft are the claims of the case in the cache. The caller must not change them.
 func (s *scenario) claimsLeft() []corev1.PersistentVolumeClaim {
 	s.t.Helper()
 	var list corev1.PersistentVolumeClaimList
@@ -57,8 +56,8 @@ func (s *scenario) claimsLeft() []corev1.PersistentVolumeClaim {
 	return list.Items
 }
 
-// Not beside others: it counts the lists of pods that the API server answers, which
-// others ask for too. bench/protect does the same with a thousand claims.
+// Not parallel: it counts the API server's lists of pods, and other cases cause lists too.
+// bench/protect does the same with a thousand claims.
 func TestHundredsOfDeletionsShareAFewListsAndPodsKeepTheirClaims(t *testing.T) {
 	const unused, running, placed = 300, 3, 47
 	s := beginServed(t, "many")
@@ -68,7 +67,7 @@ func TestHundredsOfDeletionsShareAFewListsAndPodsKeepTheirClaims(t *testing.T) {
 	for i := range claims {
 		class := s.name
 		if i >= running {
-			class = "" // nobody makes volumes for these
+			class = "" // no provisioner makes volumes for these
 		}
 		claims[i] = claimOf(class, fmt.Sprintf("claim-%04d", i))
 		claims[i].Namespace = s.name
@@ -102,7 +101,7 @@ func TestHundredsOfDeletionsShareAFewListsAndPodsKeepTheirClaims(t *testing.T) {
 	})
 	took, lists := time.Since(began), s.podLists()-before
 	t.Logf("%d claims asked to go in %.1f s, gone after %.1f s, with %d lists of pods", len(claims), asked.Seconds(), took.Seconds(), lists)
-	// Lists are spaced out by up to 2 s: where the machine is slow they may be more.
+	// Lists are up to 2 s apart, so a slow machine may make more of them.
 	if most := max(20, 6+int(took.Seconds())); lists > most && os.Getenv("PROTECTION") != "kubernetes" {
 		t.Errorf("%d lists of pods in %.1f s, want at most %d", lists, took.Seconds(), most)
 	}

@@ -23,10 +23,10 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// These cases hold for Tarn's protection as for Kubernetes' own, whichever the cluster
-// has, but where they ask for PROTECTION.
+// These cases hold for Tarn's protection and for Kubernetes' own, except where they check
+// PROTECTION.
 
-// Case 153. Not beside others: it kills the kubelet.
+// Case 153. Not parallel: it kills the kubelet.
 func TestAClaimInUseWaitsForThePodsThatUseIt(t *testing.T) {
 	s := beginServed(t, "protected")
 	s.needsThisMachine()
@@ -55,7 +55,7 @@ func TestAClaimInUseWaitsForThePodsThatUseIt(t *testing.T) {
 	}}
 	other.Namespace = s.name
 	s.create(other)
-	s.succeeded(other) // so the kubelet has taken up its work again
+	s.succeeded(other) // so the kubelet works again
 	s.neverRestarted(pod)
 	if text := s.kubectlSays("exec", "-n", s.name, pod.Name, "--", "cat", "/data/greeting"); strings.TrimSpace(text) != "hello" {
 		t.Errorf("after the kubelet's restart the pod reads %q in its volume, want hello", text)
@@ -90,8 +90,8 @@ func (s *scenario) job(name, claim string) *batchv1.Job {
 	return job
 }
 
-// endsUse deletes the claim of a Job that is Complete, whose pod is there still. With Tarn's
-// protection claim and volume go; with Kubernetes' own they wait until the pod is deleted.
+// endsUse deletes the claim of a Complete Job whose pod still exists. With Tarn's protection, claim
+// and volume are deleted. With Kubernetes' own, they wait until the pod is deleted.
 func (s *scenario) endsUse(job *batchv1.Job, claim *corev1.PersistentVolumeClaim) {
 	s.t.Helper()
 	s.await("Job "+job.Name+" to be Complete", func() (bool, string) {
@@ -124,8 +124,7 @@ func (s *scenario) podOfJob(job *batchv1.Job) *corev1.Pod {
 	return &pods.Items[0]
 }
 
-// beginServed begins a case with a class whose volumes are made at once, and staged with a
-// greeting.
+// beginServed begins a case whose class makes volumes at once and stages them with a greeting.
 func beginServed(t *testing.T, label string) *scenario {
 	t.Helper()
 	s := begin(t, label)
@@ -134,8 +133,7 @@ func beginServed(t *testing.T, label string) *scenario {
 	return s
 }
 
-// terminating wants a claim or volume to be there, and kubectl to show that it is
-// being deleted.
+// terminating wants a claim or volume to exist, and kubectl to show that it is being deleted.
 func (s *scenario) terminating(o client.Object) {
 	s.t.Helper()
 	kind := "pv"
@@ -154,7 +152,7 @@ func (s *scenario) terminating(o client.Object) {
 	}
 }
 
-// kubectlSays gives what the kubectl beside tarn-cluster prints.
+// kubectlSays gives the output of the kubectl beside tarn-cluster.
 func (s *scenario) kubectlSays(args ...string) string {
 	s.t.Helper()
 	out, err := exec.Command(filepath.Join(filepath.Dir(suite.machine.binary), "kubectl"), args...).CombinedOutput()
@@ -178,14 +176,14 @@ func TestClaimsAndVolumesAreBornProtected(t *testing.T) {
 	for o, want := range map[client.Object]string{
 		claim: "kubernetes.io/pvc-protection", &corev1.PersistentVolume{ObjectMeta: named(s.name), Spec: spec}: "kubernetes.io/pv-protection",
 	} {
-		// Nothing is stored, so no controller can have put it on.
+		// A dry run stores nothing, so no controller can have added it.
 		if err := suite.live.Create(s.ctx, o, client.DryRunAll); err != nil || !slices.Equal(o.GetFinalizers(), []string{want}) {
 			t.Errorf("%T is born with finalizers %q (%v), want %s", o, o.GetFinalizers(), err, want)
 		}
 	}
 }
 
-// Whoever protects sees what lacks its finalizer, however that came about.
+// Protection adds its finalizer wherever it is missing, for whatever reason.
 func TestFinalizersThatWereTakenOffByHandComeBack(t *testing.T) {
 	t.Parallel()
 	s := beginServed(t, "stripped")
@@ -233,7 +231,7 @@ func TestAVolumeWhoseClaimIsThereWaitsForIt(t *testing.T) {
 	s.succeeded(pod)
 	s.terminating(vol)
 
-	// A pod that has ended keeps its claim until it is gone.
+	// A pod that has ended keeps its claim until the pod is deleted.
 	s.delete(claim)
 	s.terminating(claim)
 	s.remove(pod)
@@ -241,14 +239,14 @@ func TestAVolumeWhoseClaimIsThereWaitsForIt(t *testing.T) {
 	s.gone(vol)
 }
 
-// Between the writes that bind a pair a volume belongs to its claim and does not say so yet.
+// Between the writes that bind a pair, a volume belongs to its claim but does not name it yet.
 func TestAVolumeThatAClaimIsToHaveWaitsForThatClaim(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("PROTECTION") == "kubernetes" {
 		t.Skip("PROTECTION is kubernetes: its own lets a volume go that is not Bound, whatever claim it points to")
 	}
 	s := begin(t, "to-have")
-	of := s.name + "-by-hand" // of which nobody makes volumes
+	of := s.name + "-by-hand" // no provisioner serves this class
 	claim := s.claimWith("data", ofClass(of))
 	vol := s.byHand("to-have", func(vol *corev1.PersistentVolume) {
 		vol.Spec.Capacity = size("1Mi") // too small to be bound, so that it stays as it is
@@ -259,7 +257,7 @@ func TestAVolumeThatAClaimIsToHaveWaitsForThatClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.kubectl("delete", "pv", vol.Name, "--wait=false")
-	s.remove(free) // so protection has looked since
+	s.remove(free) // so protection has reconciled since
 	s.terminating(vol)
 	if now := read(s, vol); now.Status.Phase == corev1.VolumeBound || !slices.Contains(now.Finalizers, "kubernetes.io/pv-protection") {
 		t.Errorf("the volume is %s with finalizers %q", now.Status.Phase, now.Finalizers)
@@ -345,7 +343,7 @@ func TestWhatIsMarkedIsDeletedWhenTheMarkIsTakenOffAndNotBefore(t *testing.T) {
 		s.create(o)
 		t.Cleanup(func() { s.deleteIfThere(o) })
 	}
-	t.Cleanup(func() { // else a case that fails would leave them for ever
+	t.Cleanup(func() { // a failing case would leave them for ever
 		for _, o := range []client.Object{set, app, namespace, claim} {
 			lift := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+tarn.LabelDeletionProtection+`":null}}}`))
 			if err := client.IgnoreNotFound(suite.live.Patch(s.ctx, o, lift)); err != nil {
@@ -367,7 +365,7 @@ func TestWhatIsMarkedIsDeletedWhenTheMarkIsTakenOffAndNotBefore(t *testing.T) {
 		if c.o.GetNamespace() != "" {
 			arguments = append(arguments, "-n", c.o.GetNamespace())
 		}
-		// What is in a namespace the API server knows by a watch of its own.
+		// The API server watches the objects in a namespace separately.
 		s.answers("a refusal", c.o, apierrors.IsForbidden)
 		out, err := exec.Command(kubectlBinary(), arguments...).CombinedOutput()
 		want := c.what + " is protected from deletion by its label " + tarn.LabelDeletionProtection + "; to lift that: " + c.how + " " + tarn.LabelDeletionProtection + "-"
@@ -381,15 +379,14 @@ func TestWhatIsMarkedIsDeletedWhenTheMarkIsTakenOffAndNotBefore(t *testing.T) {
 		_, lift, _ := strings.Cut(string(out), "to lift that: ")
 		s.does(lift)
 		s.answers("a deletion", c.o, func(err error) bool { return err == nil })
-		s.kubectl(arguments...) // which waits until it is gone
+		s.kubectl(arguments...) // it waits until the object is gone
 		if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(c.o), c.o); !apierrors.IsNotFound(err) {
 			t.Errorf("%s is there (%v)", c.what, err)
 		}
 	}
 }
 
-// answers asks the API server to delete an object, without having that done, until the
-// answer is as it is to be.
+// answers sends dry-run deletions of an object until the API server's answer is as wanted.
 func (s *scenario) answers(what string, o client.Object, is func(error) bool) {
 	s.t.Helper()
 	over, again := time.NewTimer(soon), time.NewTicker(100*time.Millisecond)

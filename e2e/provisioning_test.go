@@ -17,12 +17,11 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// The five steps of a dynamic volume, in their order.
+// The five steps of a dynamic volume, in order.
 var allSteps = []tarn.Step{tarn.StepValidation, tarn.StepCreation, tarn.StepStaging, tarn.StepUnstaging, tarn.StepDeletion}
 
-// dynamicLife leads a volume of five sections through its whole life: made for a
-// claim, its class deleted before use, read by a pod, and everything deleted. It returns
-// the claim.
+// dynamicLife takes a volume of five sections through its whole life. It is made for a claim, its
+// class is deleted before use, a pod reads it, and everything is deleted. It returns the claim.
 func (s *scenario) dynamicLife() *corev1.PersistentVolumeClaim {
 	s.t.Helper()
 	s.fiveSections()
@@ -39,8 +38,8 @@ func (s *scenario) dynamicLife() *corev1.PersistentVolumeClaim {
 	return claim
 }
 
-// logged checks that the log of a component, searched for a UID, has lines that hold
-// these words, in this order.
+// logged checks that the log of a component, filtered by a UID, has lines with these words, in this
+// order.
 func (s *scenario) logged(component, uid string, want ...[]string) {
 	s.t.Helper()
 	if !suite.machine.here() {
@@ -62,7 +61,7 @@ func (s *scenario) logged(component, uid string, want ...[]string) {
 	}
 }
 
-// unmarked wants an object of a user to carry nothing of Tarn's.
+// unmarked wants a user's object to carry no marks of Tarn.
 func (s *scenario) unmarked(o client.Object) {
 	s.t.Helper()
 	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(o), o); err != nil {
@@ -184,7 +183,7 @@ func TestAProvisionerInUseIsDeletedAfterItsVolumes(t *testing.T) {
 	provisioner := &pav.PavProvisioner{ObjectMeta: named(s.name)}
 	s.delete(provisioner)
 
-	// From now on it serves neither a new claim nor a new staging, and says so.
+	// From now on the provisioner serves neither a new claim nor a new staging, and reports that.
 	second := s.claim("second")
 	s.told(second, "ProvisioningFailed", s.name, "delet")
 	pod := s.consumer("reader", claim.Name, "true")
@@ -197,7 +196,7 @@ func TestAProvisionerInUseIsDeletedAfterItsVolumes(t *testing.T) {
 		t.Errorf("the claim made after the deletion request is %s, want Pending", phase)
 	}
 
-	// The claim that was never served does not keep the provisioner.
+	// A claim that was never served does not keep the provisioner.
 	s.remove(claim)
 	s.gone(provisioner)
 	if seen := suite.news.of(s.name); seen.pods[tarn.StepStaging] > 0 {
@@ -206,7 +205,7 @@ func TestAProvisionerInUseIsDeletedAfterItsVolumes(t *testing.T) {
 	s.remove(second)
 }
 
-// phase gives the phase a claim has now.
+// phase gives the present phase of a claim.
 func (s *scenario) phase(claim *corev1.PersistentVolumeClaim) corev1.PersistentVolumeClaimPhase {
 	s.t.Helper()
 	now := claim.DeepCopy()

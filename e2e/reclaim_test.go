@@ -85,8 +85,8 @@ func TestReclaimDeletesTheOldVolumeOfAClaimThatIsMadeAnew(t *testing.T) {
 	s.remove(anew)
 }
 
-// Cases 130 and 133: what is another driver's is Released and left to it, and a policy
-// that nobody knows is refused before anybody could follow it.
+// Cases 130 and 133. Another driver's volume is Released and left to that driver. An unknown policy
+// is rejected before any controller could act on it.
 func TestReclaimLeavesToOtherDriversWhatIsTheirs(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "theirs")
@@ -106,7 +106,7 @@ func TestReclaimLeavesToOtherDriversWhatIsTheirs(t *testing.T) {
 	s.bound(claim)
 	s.remove(claim)
 	s.becomes(vol, corev1.VolumeReleased)
-	s.dynamicLife() // time enough for whoever thinks it is his
+	s.dynamicLife() // enough time for a controller that takes it for its own
 	s.becomes(vol, corev1.VolumeReleased)
 	if err := s.get(vol); err != nil || vol.DeletionTimestamp != nil {
 		t.Errorf("the volume is %+v, %v, want it left alone", vol, err)

@@ -14,7 +14,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// asks has a volume recycled by a method.
+// asks requests recycling of a volume by a method.
 func (s *scenario) asks(volume *corev1.PersistentVolume, method tarn.RecycleMethod) {
 	s.t.Helper()
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+tarn.AnnotationRecycle+`":"`+string(method)+`"}}}`))
@@ -23,7 +23,7 @@ func (s *scenario) asks(volume *corev1.PersistentVolume, method tarn.RecycleMeth
 	}
 }
 
-// used has a claim of the case's class take a volume and leave a note on it.
+// used makes a claim of the case's class that takes a volume and leaves a note on it.
 func (s *scenario) used(name string, volume *corev1.PersistentVolume) *corev1.PersistentVolumeClaim {
 	s.t.Helper()
 	claim := s.claim(name)
@@ -37,7 +37,7 @@ func (s *scenario) used(name string, volume *corev1.PersistentVolume) *corev1.Pe
 	return claim
 }
 
-// certified waits until a volume is to be had again after a method.
+// certified waits until a volume is available again after a method.
 func (s *scenario) certified(volume *corev1.PersistentVolume, method tarn.RecycleMethod) tarn.RecycleCertificate {
 	s.t.Helper()
 	var cert tarn.RecycleCertificate
@@ -54,7 +54,7 @@ func (s *scenario) certified(volume *corev1.PersistentVolume, method tarn.Recycl
 	return cert
 }
 
-// verified wants the certificate of a provisioner that Tarn has read back.
+// verified wants the certificate of a provisioner whose result Tarn has read back.
 func (s *scenario) verified(cert tarn.RecycleCertificate, bytes int64) {
 	s.t.Helper()
 	if cert.Provisioner != s.name || cert.Image != "busybox:1.36" || cert.Verifier == "" || len(cert.SampleSHA256) != 64 || cert.Bytes != bytes || cert.Found != 0 {
@@ -67,9 +67,9 @@ func TestAProvisionerEmptiesItsVolumeAndMakesItAnew(t *testing.T) {
 	shelf := t.TempDir()
 	s := begin(t, "own-recycling")
 	s.needsThisMachine()
-	s.step = 2 * soon // nine pods one after the other
+	s.step = 2 * soon // nine pods run one after another
 	sections := shelved(shelf)
-	sections["volumeRecycling"] = script{hostDir: shelf, // which says so at first without having done it
+	sections["volumeRecycling"] = script{hostDir: shelf, // at first it claims success without having done the work
 		text: "set -e; cd /host; if test -e {{ method }}; then rm -f {{ handle|tobash }}/note; fi; touch {{ method }}",
 	}.section(fields{"methods": []any{"Files"}})
 	s.create(s.provisioner(sections))
@@ -158,7 +158,7 @@ func TestADiscardedSecretIsNowhereOnTheDevice(t *testing.T) {
 			if cert := s.certified(volume, tarn.RecycleDiscard); cert.Bytes < 10000000 || cert.SampleSHA256 == "" {
 				t.Errorf("the certificate says %+v", cert)
 			}
-			if holds(t, image, secret) { // a loop device makes holes of what is discarded
+			if holds(t, image, secret) { // a loop device punches holes for discarded blocks
 				t.Error("the secret is still on the device")
 			}
 		})

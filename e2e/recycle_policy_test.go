@@ -14,8 +14,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Policy Recycle without an annotation: Kubernetes' binder recycles hostPath itself, and
-// fails what it knows no recycler for, from where Tarn goes on.
+// Policy Recycle without an annotation. Kubernetes' binder recycles hostPath itself, and fails
+// volumes without a recycler. Tarn continues there.
 func TestVolumesOfPolicyRecycleAreSharedWithKubernetes(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("BINDER") != "kubernetes" {
@@ -51,7 +51,7 @@ func TestVolumesOfPolicyRecycleAreSharedWithKubernetes(t *testing.T) {
 	t.Cleanup(func() {
 		s.deleteIfThere(host)
 		s.gone(host)
-		s.deleteIfThere(recycler) // whose image need not be on this machine
+		s.deleteIfThere(recycler) // its image may be missing on this machine
 		s.gone(recycler)
 	})
 	b := &corev1.PersistentVolumeClaim{
@@ -74,7 +74,7 @@ func TestVolumesOfPolicyRecycleAreSharedWithKubernetes(t *testing.T) {
 		t.Errorf("Tarn has made scrub claim %s for a volume that Kubernetes recycles (%v)", scrub.Name, err)
 	}
 
-	// Whoever changes the policy under that pod does not have the volume scrubbed beside it.
+	// A change of the policy under that pod must not start a second scrub beside it.
 	patch = client.RawPatch("application/merge-patch+json",
 		[]byte(`{"metadata":{"annotations":{"`+tarn.AnnotationRecycle+`":"Files"}},"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`))
 	if err := suite.live.Patch(s.ctx, host, patch); err != nil {

@@ -22,7 +22,7 @@ import (
 
 const secret = "the combination of tenant A is 31-07-19"
 
-// disk is a loop device of 64 MiB; its image is what is really on it.
+// disk is a loop device of 64 MiB. Its image shows what is really stored on it.
 func (s *scenario) disk() (device, image string) {
 	s.t.Helper()
 	s.needsThisMachine()
@@ -89,7 +89,8 @@ func (s *scenario) tenant(name string, mode corev1.PersistentVolumeMode) *corev1
 	return s.bound(claim)
 }
 
-// phased waits until a volume is in a phase; Available, until it is nobody's too.
+// phased waits until a volume is in a phase. For Available, it waits until the volume has no claim
+// too.
 func (s *scenario) phased(volume *corev1.PersistentVolume, phase corev1.PersistentVolumePhase) {
 	s.t.Helper()
 	s.await("volume "+volume.Name+" to be "+string(phase), func() (bool, string) {
@@ -108,7 +109,7 @@ func (s *scenario) certificate(volume *corev1.PersistentVolume) tarn.RecycleCert
 	return cert
 }
 
-// holds says whether a text is anywhere on a disk.
+// holds reports whether a text is anywhere on a disk.
 func holds(t *testing.T, image, text string) bool {
 	t.Helper()
 	if out, err := exec.Command("sync").CombinedOutput(); err != nil {
@@ -198,7 +199,7 @@ func TestARunningPodKeepsItsDataFromBeingScrubbed(t *testing.T) {
 	s.ready(pod)
 	s.prints(pod, "written")
 	s.delete(a)
-	// An administrator in a hurry: the claim goes, though the pod runs.
+	// As an administrator in a hurry would, the case deletes the claim though the pod runs.
 	s.await("the claim's protection to be off", func() (bool, string) {
 		err := suite.live.Patch(s.ctx, a, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))
 		return err == nil || apierrors.IsNotFound(err), fmt.Sprint(err)
@@ -218,7 +219,7 @@ func TestAVolumeThatCannotBeScrubbedIsFailedUntilItCan(t *testing.T) {
 	s := begin(t, "unscrubbed")
 	s.needsThisMachine()
 	folder := t.TempDir()
-	volume := s.recycled(folder, tarn.RecycleZero, corev1.PersistentVolumeFilesystem) // a folder's free space is not its own
+	volume := s.recycled(folder, tarn.RecycleZero, corev1.PersistentVolumeFilesystem) // a directory does not own the free space
 	a := s.tenant("a", corev1.PersistentVolumeFilesystem)
 	pod := s.consumer("a", a.Name, `echo "`+secret+`" >/data/note`)
 	s.succeeded(pod)

@@ -15,8 +15,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Case 138: what keeps a pod that is to recycle a volume from running is told where people
-// look for the volume, and once it is mended recycling goes on by itself.
+// Case 138. The reason why a recycling pod does not run is shown on the volume. Once it is
+// repaired, recycling continues by itself.
 func TestAScrubPodThatFindsNoNodeIsToldAndRunsOnceThereIsOne(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "scrub-waits")
@@ -51,7 +51,7 @@ func TestARecyclingPodWithoutItsImageIsToldAndTriedAgain(t *testing.T) {
 	shelf := t.TempDir()
 	s := begin(t, "recycle-image")
 	s.needsThisMachine()
-	s.step = 3 * soon // the deadline of two pods is part of it
+	s.step = 3 * soon // it includes the deadlines of two pods
 	sections := shelved(shelf)
 	recycling := script{hostDir: shelf, text: "rm -f /host/{{ handle|tobash }}/note"}.section(nil)
 	container(recycling)["image"], container(recycling)["imagePullPolicy"] = "tarn.invalid/no-such-image:1", "Never"
@@ -86,7 +86,7 @@ func TestARecyclingPodWithoutItsImageIsToldAndTriedAgain(t *testing.T) {
 	s.told(volume, "VolumeFailedRecycle", "the recycling pod failed", "has not ended within 20s")
 
 	container(recycling)["image"] = "busybox:1.36"
-	delete(podSpec(recycling), "activeDeadlineSeconds") // in which a busy machine may not start a pod that works
+	delete(podSpec(recycling), "activeDeadlineSeconds") // a busy machine may not start a working pod within it
 	s.edit(s.provisioner(sections))
 	s.verified(s.certified(volume, tarn.RecycleFiles), 0)
 	if left := entriesOf(t, filepath.Join(shelf, volume.Spec.CSI.VolumeHandle)); len(left) != 0 {
@@ -95,8 +95,8 @@ func TestARecyclingPodWithoutItsImageIsToldAndTriedAgain(t *testing.T) {
 	s.reclaimed(volume, shelf)
 }
 
-// reclaimed gives a volume that nobody has policy Delete, deletes it, and wants nothing of
-// it to be left on its shelf.
+// reclaimed gives an unclaimed volume policy Delete and deletes it. It wants nothing to be left on
+// its shelf.
 func (s *scenario) reclaimed(volume *corev1.PersistentVolume, shelf string) {
 	s.t.Helper()
 	s.kubectl("patch", "pv", volume.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)

@@ -13,14 +13,14 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// asks makes a claim ask for what a case is about.
+// asks makes a claim request what a case is about.
 type asks = func(*corev1.PersistentVolumeClaim)
 
 func asksModes(modes ...corev1.PersistentVolumeAccessMode) asks {
 	return func(c *corev1.PersistentVolumeClaim) { c.Spec.AccessModes = modes }
 }
 
-// asksSize asks for a size, and for no more than a limit unless that is empty.
+// asksSize requests a size, with a limit unless that is empty.
 func asksSize(request, limit string) asks {
 	return func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.Resources.Requests = size(request)
@@ -30,8 +30,8 @@ func asksSize(request, limit string) asks {
 	}
 }
 
-// refusedFor waits until the record of a claim says that a step failed for a reason, which
-// it goes on to say while the next attempt is made.
+// refusedFor waits until a claim's record says that a step failed for a reason. The record keeps
+// that while the next attempt runs.
 func (s *scenario) refusedFor(claim *corev1.PersistentVolumeClaim, step tarn.Step, reason string) {
 	s.t.Helper()
 	record := &tarn.PavVolume{ObjectMeta: named("pvc-" + string(claim.UID))}
@@ -44,8 +44,8 @@ func (s *scenario) refusedFor(claim *corev1.PersistentVolumeClaim, step tarn.Ste
 	})
 }
 
-// For a claim that its provisioner does not serve no pod is run, and who made the claim
-// reads why where kubectl describe shows it.
+// For a claim that its provisioner does not serve, no pod runs. The claim's user finds the reason
+// in kubectl describe.
 func TestAClaimThatItsProvisionerDoesNotServeIsToldWhy(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "refusal")
@@ -90,7 +90,7 @@ func TestAClaimThatItsProvisionerDoesNotServeIsToldWhy(t *testing.T) {
 	s.never(tarn.StepValidation, tarn.StepCreation, tarn.StepDeletion)
 }
 
-// A volume whose size the claim does not allow is not handed over, but undone.
+// A volume whose size the claim does not allow is deleted again.
 func TestACreatedVolumeIsHeldAgainstTheSizesOfItsClaim(t *testing.T) {
 	t.Parallel()
 	bySection := func(capacity string) fields { return fields{"capacity": capacity} }
@@ -100,7 +100,7 @@ func TestACreatedVolumeIsHeldAgainstTheSizesOfItsClaim(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		creation fields
-		// want is what the claim is told; empty where it is served.
+		// want is the message on the claim; "" where it is served.
 		want string
 	}{
 		{"by-section-less", bySection("{{ requestedMinCapacity - 1 }}"), "the volume has 2097151 bytes, the claim requests at least 2097152"},
@@ -122,7 +122,7 @@ func TestACreatedVolumeIsHeldAgainstTheSizesOfItsClaim(t *testing.T) {
 	}
 }
 
-// A handle that no CSI driver may have is not handed over either.
+// A volume whose handle is not valid for a CSI driver is deleted again too.
 func TestACreatedVolumeWhoseHandleIsTooLongIsUndone(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "long-handle")
@@ -138,8 +138,8 @@ func (s *scenario) madeBy(creation fields) *corev1.PersistentVolumeClaim {
 	return s.claimWith("data", asksSize("2Mi", "4Mi"))
 }
 
-// refusesWhatIsMade waits until a claim was told why it does not get what a section makes, and
-// that was undone.
+// refusesWhatIsMade waits until a claim has the message why it does not get what a section makes,
+// and the result was deleted.
 func (s *scenario) refusesWhatIsMade(claim *corev1.PersistentVolumeClaim, creation fields, why string) {
 	s.t.Helper()
 	s.told(claim, "ProvisioningFailed", why)
@@ -174,7 +174,7 @@ func (s *scenario) isSized(claim *corev1.PersistentVolumeClaim, want string) {
 	}
 }
 
-// One pod at a time is a mode like the others.
+// ReadWriteOncePod is a mode like the others.
 func TestAClaimForOnePodIsServedWhereItsProvisionerHasThatMode(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "one-pod")

@@ -16,14 +16,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// These cases have the real scheduler place pods on nodes that are there by name only:
-// it and the binder settle which volume a claim gets before any kubelet is asked. They
-// are numbered as the behaviour of the binder is, see internal/controller/bind.
+// In these cases, the real scheduler places pods on nodes without kubelets. Scheduler and binder
+// decide which volume a claim gets before a kubelet is involved. The numbers are those of the
+// binder's behaviour in internal/controller/bind.
 
-// scheduling is a cluster with a class per case, whose volumes wait for a pod.
+// scheduling is a cluster with a class for each case, whose volumes wait for a pod.
 type scheduling struct {
 	*beside
-	// name is that of the case, and of its class.
+	// name is the name of the case, and of its class.
 	name string
 }
 
@@ -71,7 +71,7 @@ func (b *beside) create(o client.Object) {
 	}
 }
 
-// volumeOn makes a volume that only one node reaches.
+// volumeOn makes a volume that only one node can reach.
 func (s *scheduling) volumeOn(node, class string, n int) *corev1.PersistentVolume {
 	s.t.Helper()
 	v := staticVolume(0)
@@ -112,7 +112,7 @@ func (s *scheduling) pod(node string, claims ...*corev1.PersistentVolumeClaim) *
 	return pod
 }
 
-// unplaced waits until the scheduler has said why a pod gets no node.
+// unplaced waits until the scheduler has reported why a pod gets no node.
 func (s *scheduling) unplaced(pod *corev1.Pod, why string) {
 	s.t.Helper()
 	s.podUntil(pod, "the scheduler to refuse the pod: "+why, func(now *corev1.Pod) (bool, string) {
@@ -144,7 +144,7 @@ func (s *scheduling) podUntil(pod *corev1.Pod, what string, check func(*corev1.P
 	})
 }
 
-// boundTo waits until a claim and a volume are each other's.
+// boundTo waits until a claim and a volume name each other.
 func (s *scheduling) boundTo(claim *corev1.PersistentVolumeClaim, volumes ...*corev1.PersistentVolume) {
 	s.t.Helper()
 	s.await("claim "+claim.Name+" to be Bound", soon, func() (bool, string) {
@@ -162,7 +162,7 @@ func (s *scheduling) boundTo(claim *corev1.PersistentVolumeClaim, volumes ...*co
 	})
 }
 
-// nobodys fails the case unless no claim has or is promised a volume.
+// nobodys fails the case if a claim has the volume or it is reserved for one.
 func (s *scheduling) nobodys(v *corev1.PersistentVolume) {
 	s.t.Helper()
 	if err := s.live.Get(s.t.Context(), client.ObjectKeyFromObject(v), v); err != nil || v.Spec.ClaimRef != nil || v.Status.Phase != corev1.VolumeAvailable {
@@ -211,8 +211,8 @@ func (s *scheduling) unserved() {
 	}
 }
 
-// reservedAnew stops the binder once it has nothing to do, so that what the scheduler
-// writes on the volume can be taken away before the binding is completed.
+// reservedAnew stops the binder once it is idle. The case can then remove the scheduler's writes on
+// the volume before the binding is completed.
 func (s *scheduling) reservedAnew(taken string) {
 	v, claim := s.volumeOn("a", s.name, 1), s.claimFor(s.name, "data")
 	s.await("the volume to be Available", soon, func() (bool, string) {
@@ -240,7 +240,7 @@ func (s *scheduling) reservedAnew(taken string) {
 	s.boundTo(claim, v)
 }
 
-// volumeNamed gives a volume as the cache has it.
+// volumeNamed gives a volume from the cache.
 func (s *scheduling) volumeNamed(name string) corev1.PersistentVolume {
 	s.t.Helper()
 	for _, v := range s.volumes() {

@@ -10,9 +10,9 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// Whoever has written for another driver, whose sidecars fetch a Secret that class or
-// volume names, hears that here nobody would: a volume would be made, or staged, without
-// the key that it was to have.
+// A class or volume may name a Secret that another driver's sidecars would read. Tarn has no such
+// sidecar, and rejects it with a message. Otherwise a volume would be made, or staged, without its
+// key.
 func TestASecretThatNoTemplateReadsIsRefused(t *testing.T) {
 	t.Parallel()
 	const parameter = "csi.storage.k8s.io/node-stage-secret-name"
@@ -38,7 +38,7 @@ func TestASecretThatNoTemplateReadsIsRefused(t *testing.T) {
 	s.explains("pod", s.name+"/"+pod.Name, unreadToo)
 	s.never(tarn.StepCreation, tarn.StepStaging, tarn.StepUnstaging)
 
-	// The remedy that both name.
+	// Both messages name this remedy.
 	sections["volumeStaging"] = script{text: `mkdir /pav/volume && echo hello {{ (params['` + parameter + `'] or pv.spec.csi.nodeStageSecretRef.name)|tobash }} > /pav/volume/greeting`}.section(nil)
 	s.edit(s.provisioner(sections))
 	s.succeeded(pod)

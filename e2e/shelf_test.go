@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// shelved gives the sections of a provisioner with real storage: a folder a volume
-// on a shelf, which is a folder of the node, bind-mounted where it is staged. The
-// mount is left for Tarn to undo.
+// shelved gives the sections of a provisioner with real storage. Each volume is a directory on a
+// shelf, itself a directory of the node, and is bind-mounted where it is staged. Tarn has to
+// unmount it.
 func shelved(shelf string) fields {
 	return fields{
 		"volumeCreation": script{hostDir: shelf,
@@ -29,7 +29,7 @@ func shelved(shelf string) fields {
 	}
 }
 
-// shelving begins a case whose provisioner has a shelf, and gives that.
+// shelving begins a case whose provisioner has a shelf, and gives the shelf.
 func shelving(t *testing.T, label string) (*scenario, string) {
 	t.Helper()
 	shelf := t.TempDir()
@@ -39,7 +39,7 @@ func shelving(t *testing.T, label string) (*scenario, string) {
 	return s, shelf
 }
 
-// unstaged takes the note that the unstaging pods have left on a shelf.
+// unstaged reads and removes the note that the unstaging pods have left on a shelf.
 func unstaged(t *testing.T, shelf string) string {
 	t.Helper()
 	path := filepath.Join(shelf, "unstaged")
@@ -66,7 +66,7 @@ func readNote(t *testing.T, shelf, handle string) string {
 	return string(text)
 }
 
-// entriesOf names what lies on a shelf, without the note of the unstaging pods.
+// entriesOf names the entries of a shelf, without the note of the unstaging pods.
 func entriesOf(t *testing.T, shelf string) []string {
 	t.Helper()
 	unstaged(t, shelf)

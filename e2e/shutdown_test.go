@@ -10,11 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// When the machine is shut down, as the embedded cluster is, what a consumer writes last is in the volume before
-// its staging pod is asked to end.
+// When the machine is shut down, a consumer's last writes reach the volume before its staging pod
+// is asked to end. The embedded cluster's stop acts like a machine's shutdown.
 func aStagingPodOutlivesItsConsumersInAShutdown(t *testing.T) {
 	s, shelf := begin(t, "shutdown"), t.TempDir()
-	s.step = 3 * soon // it waits for a whole cluster to be there again
+	s.step = 3 * soon // it waits until a whole cluster is up again
 	s.create(s.provisioner(fields{
 		"volumeCreation": asRequested,
 		"volumeStaging": script{hostDir: shelf, text: `mkdir /pav/volume

@@ -16,7 +16,7 @@ import (
 func TestAStagingPodThatStaysServesUntilTheLastPodIsGone(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "ready")
-	// The mount is made by the staging pod and left for Tarn to undo.
+	// The staging pod makes the mount, and Tarn has to unmount it.
 	s.create(s.provisioner(fields{
 		"volumeCreation": asRequested,
 		"volumeStaging": script{privileged: true, text: `set -e
@@ -32,7 +32,7 @@ touch /pav/ready
 	s.ready(pod)
 	s.prints(pod, "hello")
 	var staging []corev1.Pod
-	s.await("one staging pod to run while the volume is used", func() (bool, string) { // the kubelet says so when it comes to it
+	s.await("one staging pod to run while the volume is used", func() (bool, string) { // the kubelet reports that with a delay
 		staging = s.stepPods(tarn.StepStaging)
 		return len(staging) == 1 && staging[0].Status.Phase == corev1.PodRunning, fmt.Sprintf("there are %d", len(staging))
 	})
@@ -40,7 +40,7 @@ touch /pav/ready
 	s.gone(&staging[0])
 }
 
-// stepPods gives the pods there are for a step of the case's provisioner.
+// stepPods gives the present pods for a step of the case's provisioner.
 func (s *scenario) stepPods(step tarn.Step) []corev1.Pod {
 	s.t.Helper()
 	var list corev1.PodList
@@ -100,7 +100,7 @@ func TestTwoPodsShareAVolumeAndItsStage(t *testing.T) {
 		t.Errorf("three pods on one node have %d stages with %d staging pods, want 1 and 1", seen.stages, seen.pods[tarn.StepStaging])
 	}
 
-	// The end of the others takes nothing from the second.
+	// The end of the others does not affect the second.
 	s.remove(first)
 	s.remove(writer)
 	if text := unstaged(t, shelf); text != "" {
@@ -150,7 +150,7 @@ echo tried
 	}
 }
 
-// Its staging pod mounts it read-only, or its claim asks for ReadOnlyMany alone.
+// Either its staging pod mounts it read-only, or its claim asks for ReadOnlyMany only.
 func TestAVolumeThatIsReadOnlyForGoodServesAllPods(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "always-ro")
@@ -167,8 +167,8 @@ mount -t tmpfs -o {{ 'ro' if readOnly or pvc.metadata.name == 'mounted' else 'rw
 	}
 }
 
-// mountedReadOnly proves that the mount at the kubelet's target is itself read-only,
-// not only the container's view of it.
+// mountedReadOnly proves that the mount at the kubelet's target is itself read-only, not only the
+// container's view of it.
 func (s *scenario) mountedReadOnly(pod *corev1.Pod) {
 	s.t.Helper()
 	mounts, err := suite.machine.mounts(kubeletDir + "/pods/" + string(pod.UID) + "/volumes/kubernetes.io~csi")

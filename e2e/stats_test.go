@@ -40,7 +40,7 @@ func TestTheKubeletGivesAVolumeToItsPodsGroupAndTellsHowFullItIs(t *testing.T) {
 		if rest == nil {
 			return ""
 		}
-		// Of the volume of an application the REST API says it.
+		// For the volume of an application, the REST API reports it.
 		if told := rest.get("/v1/apps/shop/volumes"); !strings.Contains(told, fmt.Sprintf(`"used_bytes":%d,"status":"Bound"`, 2*mebibyte)) {
 			return "so much to the REST API, which answers " + told
 		}
@@ -48,8 +48,8 @@ func TestTheKubeletGivesAVolumeToItsPodsGroupAndTellsHowFullItIs(t *testing.T) {
 	})
 }
 
-// measured waits until the kubelet of a pod tells numbers about the volume of a claim, and
-// further has nothing to miss.
+// measured waits until a pod's kubelet reports numbers for the volume of a claim, and further finds
+// nothing missing.
 func (s *scenario) measured(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim, want map[string]float64, further func() (missing string)) {
 	s.t.Helper()
 	const within = soon + time.Minute
@@ -57,7 +57,7 @@ func (s *scenario) measured(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim
 		s.t.Fatal(err)
 	}
 	labels := fmt.Sprintf("{namespace=%q,persistentvolumeclaim=%q} ", claim.Namespace, claim.Name)
-	// The kubelet measures the volumes of a new pod within a minute, and tells nobody.
+	// The kubelet measures the volumes of a new pod within a minute, and sends no event.
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for end := time.After(within); ; {

@@ -13,7 +13,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// The parts of what `tarn status --output json` prints that a case looks at.
+// The fields of `tarn status --output json` that the case reads.
 type (
 	glance struct {
 		Healthy    bool
@@ -49,8 +49,8 @@ type (
 	}
 )
 
-// glances asks for the status of the whole cluster until nothing is missing in it. Others
-// work in the cluster at the same time: what is not the case's own is theirs.
+// glances requests the status of the whole cluster until missing returns "". Other cases run in the
+// cluster at the same time, so their objects are ignored.
 func (s *scenario) glances(what string, missing func(glance) string) {
 	s.t.Helper()
 	s.await(what, func() (bool, string) {
@@ -67,7 +67,7 @@ func (s *scenario) glances(what string, missing func(glance) string) {
 	})
 }
 
-// of says how many are in a state.
+// of gives the number of objects in a state.
 func of(states []stateAtAGlance, state string) int {
 	for _, is := range states {
 		if is.State == state {
@@ -77,8 +77,8 @@ func of(states []stateAtAGlance, state string) int {
 	return 0
 }
 
-// names says whether there is a problem of an object whose message has a text and which
-// goes on with a command.
+// names reports whether an object has a problem whose message contains a text and whose remedy
+// contains a command.
 func (g glance) names(object, text, command string) bool {
 	return slices.ContainsFunc(g.Problems, func(p problemAtAGlance) bool {
 		return p.Object.Name == object && strings.Contains(p.Message, text) && p.Command == command
@@ -109,7 +109,7 @@ func TestStatusTellsHowEverythingStands(t *testing.T) {
 	unaccepted := [3]string{broken.GetName(), "it is not accepted: ", "kubectl describe pavprovisioner " + broken.GetName()}
 	s.glances("tarn status to tell of all of the case", func(g glance) string {
 		for what, is := range map[string]bool{
-			// The one of the embedded cluster runs alone, and so without a lease.
+			// The embedded cluster's controller runs alone, and so without a lease.
 			"the controller": g.Controller.Leads || !inPods() && g.Controller.State == "missing", "a node agent": g.Nodes.WithAgent > 0 && g.Nodes.Total >= g.Nodes.WithAgent, "that something is wrong": !g.Healthy,
 			"the provisioner, with two volumes": slices.Contains(g.Provisioners, provisionerAtAGlance{s.name, true, 2, 0}),
 			"the one that fails":                slices.Contains(g.Provisioners, provisionerAtAGlance{failing, true, 0, 1}),

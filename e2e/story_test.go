@@ -15,10 +15,10 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// logTail is how many lines of Tarn's logs a story has.
+// logTail is how many lines of Tarn's logs a story contains.
 const logTail = 60
 
-// story prints all that may explain a failure, before anything is deleted.
+// story prints everything that may explain a failure, before anything is deleted.
 func (s *scenario) story() {
 	var text strings.Builder
 	fmt.Fprintf(&text, "THE STORY OF %s\n", s.name)
@@ -83,8 +83,7 @@ func indent(text string) string {
 	return "  " + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n  ") + "\n"
 }
 
-// tellPods prints the pods of the case and those Tarn made for it, with what they
-// have printed.
+// tellPods prints the pods of the case and those Tarn made for it, with their output.
 func (s *scenario) tellPods(text *strings.Builder) {
 	var pods corev1.PodList
 	if suite.live.List(s.ctx, &pods) != nil {
@@ -115,7 +114,7 @@ func (s *scenario) namespaceEvents() []corev1.Event {
 	return list.Items
 }
 
-// eventLines gives a line an Event, oldest first.
+// eventLines gives one line for each Event, oldest first.
 func eventLines(events []corev1.Event) string {
 	slices.SortStableFunc(events, func(a, b corev1.Event) int {
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)

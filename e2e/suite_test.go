@@ -26,8 +26,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// suite is what all cases share: the cluster under test. Reads go through cached,
-// which is fed by watches; live asks the API server.
+// suite is what all cases share: the cluster under test. cached reads from a cache fed by watches;
+// live reads from the API server.
 var suite struct {
 	live    client.Client
 	cached  cache.Cache
@@ -64,7 +64,7 @@ func connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The cases must not wait for their own client.
+	// The cases must not be slowed by their own client's rate limit.
 	config.QPS, config.Burst = 500, 1000
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), pav.AddToScheme(scheme), tarn.AddToScheme(scheme)); err != nil {
@@ -73,7 +73,7 @@ func connect(ctx context.Context) error {
 	if suite.live, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
-	// Unknown fields are refused, as kubectl has it.
+	// Unknown fields are rejected, as with kubectl.
 	suite.live = client.WithFieldValidation(suite.live, "Strict")
 	if suite.logs, err = kubernetes.NewForConfig(config); err != nil {
 		return err
@@ -88,13 +88,13 @@ func connect(ctx context.Context) error {
 	return follow(ctx)
 }
 
-// followed are the kinds whose changes wake whoever waits.
+// followed are the kinds whose changes notify waiting callers.
 var followed = []client.Object{
 	&corev1.Pod{}, &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &corev1.Event{},
 	&storagev1.CSIDriver{}, &autoscalingv2.HorizontalPodAutoscaler{}, &pav.PavProvisioner{}, &tarn.PavVolume{}, &tarn.PavStage{}, &tarn.PersistentVolumeSet{}, &tarn.App{},
 }
 
-// follow starts the watches and returns when their first lists are in.
+// follow starts the watches and returns when their first lists are complete.
 func follow(ctx context.Context) error {
 	for _, kind := range followed {
 		informer, err := suite.cached.GetInformer(ctx, kind)

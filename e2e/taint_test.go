@@ -20,8 +20,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// lostNode is how long Kubernetes may take to give up a node whose kubelet is silent:
-// 50 s by default, and what it takes to look.
+// lostNode is how long Kubernetes may take to give up a node whose kubelet is silent: 50 s by
+// default, and the time between checks.
 const lostNode = soon + time.Minute
 
 // nodeBecomes waits until a node is as wanted.
@@ -31,7 +31,7 @@ func (s *scenario) nodeBecomes(name, what string, is func(*corev1.Node) bool) {
 	ctx, stop := context.WithTimeout(s.ctx, lostNode)
 	defer stop()
 	nodes, only := suite.logs.CoreV1().Nodes(), "metadata.name="+name
-	// The API server may end a watch; this looks and watches anew.
+	// The API server may end a watch; this lists and watches again.
 	_, err := watchtools.UntilWithSync(ctx, &toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = only
@@ -63,7 +63,7 @@ func hasTaint(key string) func(*corev1.Node) bool {
 	}
 }
 
-// tolerates has a pod stay on a node with a taint for a number of seconds, or for ever.
+// tolerates keeps a pod on a node with a taint for a number of seconds, or for ever.
 func tolerates(key string, seconds *int64) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{
@@ -72,7 +72,7 @@ func tolerates(key string, seconds *int64) func(*corev1.Pod) {
 	}
 }
 
-// Not beside others: it taints the node, and stops its kubelet.
+// Not parallel: it taints the node, and stops its kubelet.
 func TestWhenANodeIsTaintedOrSilentAVolumeInUseStays(t *testing.T) {
 	s := begin(t, "tainted")
 	s.needsThisMachine()
@@ -90,7 +90,7 @@ func TestWhenANodeIsTaintedOrSilentAVolumeInUseStays(t *testing.T) {
 	staging := s.stepPods(tarn.StepStaging)[0]
 	node := s.aNode().Name
 
-	// A taint that evicts: who does not tolerate it goes, the staging pod does not.
+	// A taint that evicts: pods without a toleration are evicted, but the staging pod is not.
 	witness := s.consumer("witness", claim.Name, `trap exit TERM; sleep 1d & wait`)
 	s.ready(witness)
 	s.kubectl("taint", "node", node, own+"=now:NoExecute")
@@ -101,9 +101,9 @@ func TestWhenANodeIsTaintedOrSilentAVolumeInUseStays(t *testing.T) {
 	}
 	s.stillWrites(stays, shelf)
 	untaint()
-	s.tarnAgain() // controllers that are pods went as the witness did
+	s.tarnAgain() // controllers that are pods were evicted like the witness
 
-	// A kubelet that is silent until the node is given up.
+	// The kubelet is silent until Kubernetes gives up the node.
 	pid, err := suite.machine.kubelet()
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +115,8 @@ func TestWhenANodeIsTaintedOrSilentAVolumeInUseStays(t *testing.T) {
 	defer goOn()
 	s.nodeBecomes(node, "released", func(node *corev1.Node) bool { return !isReadyNode(node) })
 	s.explains("pod", s.name+"/stays", "its node "+node+" is not ready")
-	// Where the silent node is the only one, Kubernetes takes the fault for the control plane's own and may leave the taint away.
+	// Where the silent node is the only one, Kubernetes suspects the control plane and may not add
+	// the taint.
 	s.kubectl("taint", "--overwrite", "node", node, corev1.TaintNodeUnreachable+":NoExecute")
 	s.await("the pod that does not tolerate it to be told to go", func() (bool, string) {
 		err := s.get(goes)

@@ -12,7 +12,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// In place of a section, and of the pod template of one, may stand one text.
+// A whole section, or its pod template, may be one text.
 const (
 	// wholeValidation allows two access modes, and any size.
 	wholeValidation = `{% set yaml = true %}
@@ -21,7 +21,7 @@ accessModes:
 - {{ mode }}
 {% endfor %}
 `
-	// wholeCreation has a handle and a pod for a claim of one name alone.
+	// wholeCreation has a handle and a pod only for a claim of one name.
 	wholeCreation = `{% set yaml = true %}
 capacity: {{ requestedMinCapacity }}
 {% if pvc.metadata.name == 'made' %}
@@ -35,7 +35,7 @@ podTemplate:
       command: [test, -d, /pav]
 {% endif %}
 `
-	// wholePod is a pod template, of staging.
+	// wholePod is a pod template of staging.
 	wholePod = `{% set yaml = true %}
 spec:
   restartPolicy: Never
@@ -102,7 +102,7 @@ func TestATemplateThatGivesNoSectionIsToldToItsClaim(t *testing.T) {
 	s.create(s.provisioner(serves(fields{"volumeCreation": "capacity: 1Mi"})))
 	s.told(claim, "ProvisioningFailed", "spec.volumeCreation must be a mapping, not a string")
 	e := s.explainsClaim("data", "its volume could not be made, attempt ", "spec.volumeCreation must be a mapping, not a string")
-	if want := "kubectl edit pavprovisioner " + s.name; e.command() != want { // another attempt alone would end the same
+	if want := "kubectl edit pavprovisioner " + s.name; e.command() != want { // another attempt alone would fail the same way
 		t.Errorf("the command is %q, want %q", e.command(), want)
 	}
 	for _, c := range []struct {
@@ -125,7 +125,7 @@ func TestATemplateThatGivesNoSectionIsToldToItsClaim(t *testing.T) {
 	s.bound(claim)
 }
 
-// The user of a claim tries to read what the author keeps in the environment of a pod.
+// A user of claims tries to read what the author keeps in the environment of a pod.
 func TestTheUserOfAClaimReadsNothingOfAnAuthorsEnvironment(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "dollar")

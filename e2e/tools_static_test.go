@@ -74,7 +74,7 @@ func TestAVolumeWrittenByHandPassesTarnPavTest(t *testing.T) {
 	shown := objectFile(t, "PersistentVolume", fields{"metadata": fields{"name": "any"}, "spec": fields{
 		"capacity": fields{"storage": "2Gi"}, "accessModes": []any{"ReadOnlyMany"}, "csi": fields{"driver": "any", "volumeHandle": "disk-7"},
 	}})
-	// The staging pod reads a Secret of the test's own namespace, which has a name for that.
+	// The staging pod reads a Secret of the test's own namespace, which therefore has a fixed name.
 	const namespace = namePrefix + "try-with"
 	secret := objectFile(t, "Secret", fields{"metadata": fields{"name": "key"}, "stringData": fields{"word": "open"}})
 	keyed := func(spec fields) {
@@ -89,7 +89,7 @@ func TestAVolumeWrittenByHandPassesTarnPavTest(t *testing.T) {
 		name, text string
 		args       []string
 		wantStatus int
-		// want is what a step says.
+		// want is the result of a step.
 		step, want string
 	}{
 		{"a made-up one", document(script{text: "mkdir /pav/volume"}, asIs), nil, 0, "bound", "of 1Gi, handle by-hand-"},

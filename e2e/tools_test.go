@@ -19,8 +19,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// tarnBinary is the path of the program, which lies beside tarn-cluster or where
-// `make build` puts it; empty where it is not built.
+// tarnBinary is the path of the program, beside tarn-cluster or where `make build` writes it. It is
+// "" where the program is not built.
 func tarnBinary() string {
 	path := "../bin/tarn"
 	if suite.machine.here() {
@@ -32,7 +32,7 @@ func tarnBinary() string {
 	return path
 }
 
-// tool runs the program and gives what it prints and its exit status.
+// tool runs the program and gives its output and its exit status.
 func tool(input string, args ...string) (stdout, stderr string, status int, err error) {
 	command := exec.Command(tarnBinary(), args...)
 	var out, complaint strings.Builder
@@ -45,7 +45,7 @@ func tool(input string, args ...string) (stdout, stderr string, status int, err 
 	return out.String(), complaint.String(), status, err
 }
 
-// mustTool is tool for a case, whose program must be there and end as said.
+// mustTool is tool for a case that needs the program and the given exit status.
 func mustTool(t *testing.T, wantStatus int, input string, args ...string) (stdout, stderr string) {
 	t.Helper()
 	if tarnBinary() == "" {
@@ -58,11 +58,10 @@ func mustTool(t *testing.T, wantStatus int, input string, args ...string) (stdou
 	return stdout, stderr
 }
 
-// audited runs tarn audit, on the node too where that is this machine. Its error is what
-// audit says is orphaned of a provisioner or, for none, of all. Audit shows each
-// provisioner also what it cannot tell the owner of. That may be what a case beside this
-// one has done to its pods or its agent, so it counts where it has a uid of anything seen
-// of the provisioner; what has none is found by the audit of all.
+// audited runs tarn audit, on the node too where that is this machine. It returns an error for
+// orphaned objects of a provisioner, or of all for "". Audit also lists objects whose owner it
+// cannot determine. A parallel case may cause those, so they count only if they have a uid seen of
+// the provisioner. The audit of all finds the others.
 func audited(provisioner string) error {
 	if tarnBinary() == "" {
 		return errors.New("the program tarn is not built, so nothing can be audited: run `make build`")
@@ -114,7 +113,7 @@ func TestLintFindsThreeMistakesAndTheAPIServerAFourth(t *testing.T) {
 		}}},
 		"volumeStaging": script{text: "mount {{ handle | }}", privileged: true}.section(nil),
 	})
-	// Its pods are asked about, as there is nothing else wrong with it.
+	// The case asks about its pods, because nothing else is wrong with it.
 	fourth := script{text: "true"}.section(nil)
 	container(fourth)["name"] = "Main_Container"
 	out, _ := mustTool(t, 1, three+"---\n"+document("fourth", fields{"volumeStaging": fourth}), "pav", "lint", "-")
@@ -198,7 +197,7 @@ func objectFile(t *testing.T, kind string, o any) string {
 	return path
 }
 
-// tried is the part of what tarn pav test prints as JSON that the cases read.
+// tried holds the fields that the cases read of tarn pav test's JSON.
 type tried struct {
 	Name, Namespace string
 	Passed          bool
@@ -211,7 +210,7 @@ type tried struct {
 	Left  []string
 }
 
-// tries runs tarn pav test and proves that nothing of it is left.
+// tries runs tarn pav test and proves that it leaves nothing behind.
 func tries(t *testing.T, wantStatus int, input string, args ...string) tried {
 	t.Helper()
 	out, _ := mustTool(t, wantStatus, input, append([]string{"pav", "test", "--output", "json", "--namespace-prefix", namePrefix + "try-"}, args...)...)
@@ -228,8 +227,8 @@ func tries(t *testing.T, wantStatus int, input string, args ...string) tried {
 	return r
 }
 
-// words fails the case if a step of a test does not begin its report with its word, or there
-// is another step.
+// words fails the case if the report of a step does not begin with its word, or there is another
+// step.
 func (r tried) words(t *testing.T, failed, undone, validated, created string) {
 	t.Helper()
 	want := []struct{ name, detail string }{
@@ -266,8 +265,8 @@ func TestTheExamplesPassTarnPavTest(t *testing.T) {
 	for _, c := range []struct {
 		name, file, text string
 		args             []string
-		// These are what the steps say; creations and deletions are how many pods
-		// there have to be for each at least, seen by others than the program.
+		// These are the reports of the steps. creations and deletions are the least numbers of pods
+		// that other clients must see.
 		failed, undone, validated, created string
 		creations, deletions               int
 	}{
@@ -342,7 +341,7 @@ func TestAProvisionerThatFailsItsTestLeavesNothing(t *testing.T) {
 		want    []string
 	}{
 		{"its staging fails", fails(nil), []string{complaint}},
-		// What a pod lacks is told at once and not when time is up.
+		// A missing object of a pod is reported at once and not at the deadline.
 		{"an image is not there", lacks(func(_, container fields) { container["image"] = "localhost:1/none:1" }),
 			[]string{" cannot start: container main: ", "localhost:1/none:1"}},
 		{"a Secret is not there", lacks(func(_, container fields) {

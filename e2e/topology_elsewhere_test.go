@@ -19,7 +19,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// lives has a ghost say that it is Ready, as its kubelet would, until it dies or the case ends.
+// lives keeps a ghost Ready, as its kubelet would, until dies is called or the case ends.
 func (s *scenario) lives(ghost *corev1.Node) (dies func()) {
 	ctx, stop := context.WithCancel(s.ctx)
 	ended := make(chan struct{})
@@ -65,8 +65,8 @@ func (s *scenario) plays(pod *corev1.Pod, result tarn.PodResult) {
 	}
 }
 
-// playsOn waits until something is so, and meanwhile has every creation pod on a ghost fail
-// for an error, and what undoes it succeed. It gives how many it has played of each.
+// playsOn waits for a condition. Meanwhile it lets every creation pod on a ghost fail with an
+// error, and its deletion pod succeed. It gives the numbers of both.
 func (s *scenario) playsOn(ghost *corev1.Node, problem, what string, check func() (bool, string)) map[tarn.Step]int {
 	s.t.Helper()
 	played := map[tarn.Step]int{}
@@ -87,13 +87,13 @@ func (s *scenario) playsOn(ghost *corev1.Node, problem, what string, check func(
 	return played
 }
 
-// anywhere has the pod of a section go to every node, full or not.
+// anywhere lets the pod of a section run on every node, even a full one.
 func anywhere(section fields) fields {
 	podSpec(section)["tolerations"] = []any{fields{"operator": "Exists"}}
 	return section
 }
 
-// likes has a pod go to a ghost if the scheduler finds that it can.
+// likes makes a pod prefer a ghost, if the scheduler accepts it.
 func (s *scenario) likes(ghost *corev1.Node) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Spec.Tolerations = []corev1.Toleration{{Key: s.name, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
@@ -105,9 +105,9 @@ func (s *scenario) likes(ghost *corev1.Node) func(*corev1.Pod) {
 	}
 }
 
-// Of two nodes the pod likes the one best whose disk turns out to be full: its volume cannot
-// be made there, and both are on the other one then. The one that is full has no kubelet:
-// the case says what that would.
+// The disk of the node that the pod prefers turns out to be full. Its volume cannot be made there,
+// so volume and pod move to the other node. The full node has no kubelet; the case writes its
+// status.
 func aVolumeOfOneNodeIsMadeOnAnother(t *testing.T) {
 	shelf := t.TempDir()
 	s := begin(t, "elsewhere")
@@ -132,8 +132,7 @@ func aVolumeOfOneNodeIsMadeOnAnother(t *testing.T) {
 		return first.Spec.NodeName == full.Name, fmt.Sprintf("it is on %q", first.Spec.NodeName)
 	})
 
-	// Its kubelet finds the disk full, by which Kubernetes has the scheduler leave it out; then
-	// the creation fails.
+	// Its kubelet reports a full disk, so the scheduler excludes the node. Then the creation fails.
 	s.said(full, func() {
 		full.Status.Conditions = append(full.Status.Conditions, corev1.NodeCondition{
 			Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue, Reason: "KubeletHasDiskPressure", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
@@ -176,8 +175,8 @@ func aVolumeOfOneNodeIsMadeOnAnother(t *testing.T) {
 	}
 }
 
-// Of two volumes on a node that is deleted, the one that is being made is made on another;
-// the one that was used is not deleted in secret, but waits for a word.
+// A node with two volumes is deleted. The volume that is being made is made on another node. The
+// used volume is not deleted silently, but waits for a decision.
 func theVolumesOfANodeThatIsDeleted(t *testing.T) {
 	s := begin(t, "node-deleted")
 	other, doomed := s.aNode(), s.ghost()
@@ -211,8 +210,8 @@ func theVolumesOfANodeThatIsDeleted(t *testing.T) {
 	second := s.consumer("second", moved.Name, "grep -x hello /data/greeting", s.likes(doomed))
 	creation = there()
 
-	// The collector of pods ends those of the node, and takes them away at once; so that the
-	// controller is sure to see how this one ended, it is held.
+	// The pod garbage collector ends the pods of the node and deletes them at once. A finalizer
+	// holds this one, so that the controller sees how it ended.
 	s.hold(&creation)
 	dies()
 	s.delete(doomed)
@@ -223,7 +222,7 @@ func theVolumesOfANodeThatIsDeleted(t *testing.T) {
 	s.tiedTo(moved, other)
 	s.succeeded(second)
 
-	s.gone(first) // with its node, too
+	s.gone(first) // deleted with its node
 	s.remove(made)
 	vol := &corev1.PersistentVolume{ObjectMeta: named(made.Spec.VolumeName)}
 	e := s.explains("volume", vol.Name, fmt.Sprintf("node %q, which holds its storage, is gone", doomed.Name))

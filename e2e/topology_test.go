@@ -24,8 +24,8 @@ import (
 
 const selectedNode = "volume.kubernetes.io/selected-node"
 
-// notesNode is a section on a shelf whose pod notes there, in a file, the node it has
-// run on, and then runs a script.
+// notesNode is a section on a shelf whose pod writes the name of its node to a file there, and then
+// runs a script.
 func notesNode(shelf, file, text string, more fields) fields {
 	section := script{hostDir: shelf, text: fmt.Sprintf("echo $NODE > /host/%s\n%s", file, text)}.section(more)
 	container := section["podTemplate"].(fields)["spec"].(fields)["containers"].([]any)[0].(fields)
@@ -33,7 +33,7 @@ func notesNode(shelf, file, text string, more fields) fields {
 	return section
 }
 
-// tied makes a provisioner whose volumes are of one node, and its class.
+// tied makes a provisioner whose volumes belong to one node, and its class.
 func (s *scenario) tied(sections fields, edit func(*storagev1.StorageClass)) {
 	s.t.Helper()
 	p := s.provisioner(sections)
@@ -49,7 +49,7 @@ func waitsForPods(class *storagev1.StorageClass) {
 	class.VolumeBindingMode = &mode
 }
 
-// onHosts confines a class to hosts, by the label every node has.
+// onHosts restricts a class to hosts, by the hostname label of nodes.
 func onHosts(names ...string) func(*storagev1.StorageClass) {
 	return func(class *storagev1.StorageClass) {
 		class.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{
@@ -58,7 +58,7 @@ func onHosts(names ...string) func(*storagev1.StorageClass) {
 	}
 }
 
-// aNode gives a node of the cluster that is ready.
+// aNode gives a ready node of the cluster.
 func (s *scenario) aNode() *corev1.Node {
 	s.t.Helper()
 	var nodes corev1.NodeList
@@ -76,7 +76,7 @@ func (s *scenario) aNode() *corev1.Node {
 	return nil
 }
 
-// tiedTo proves that the volume of a claim, and its record, say the node.
+// tiedTo proves that the volume of a claim, and its record, name the node.
 func (s *scenario) tiedTo(claim *corev1.PersistentVolumeClaim, node *corev1.Node) {
 	s.t.Helper()
 	vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
@@ -122,7 +122,7 @@ func TestAVolumeOfOneNodeIsMadeAndDestroyedWhereItsPodRuns(t *testing.T) {
 		"volumeStaging":  greeting,
 	}, waitsForPods)
 	claim := s.claim("data")
-	// The binder says that it waits, and Tarn makes nothing meanwhile.
+	// The binder reports that it waits, and Tarn makes nothing meanwhile.
 	s.told(claim, "WaitForFirstConsumer")
 	if records := s.records(); len(records) > 0 {
 		t.Errorf("before any pod uses the claim there are %d records, want none", len(records))
@@ -149,12 +149,12 @@ func TestAVolumeOfOneNodeIsMadeAndDestroyedWhereItsPodRuns(t *testing.T) {
 	}
 }
 
-// forgotten stands among the choices where the API server did not know any more what had
-// come since the last one: on a busy machine a watch that it ended may come back too late.
+// forgotten marks a gap in the choices, where the API server no longer had the changes since the
+// last one. On a busy machine, a watch may resume too late.
 const forgotten = "forgotten"
 
-// choices follows which nodes the scheduler selects for a claim, an empty name where
-// the choice was given back to it.
+// choices records which nodes the scheduler selects for a claim. An empty name means that the
+// choice was given back.
 func (s *scenario) choices(claim *corev1.PersistentVolumeClaim) func() []string {
 	s.t.Helper()
 	ctx, stop := context.WithCancel(s.ctx)
@@ -187,8 +187,8 @@ func (s *scenario) choices(claim *corev1.PersistentVolumeClaim) func() []string 
 	}
 }
 
-// follow notes the scheduler's choices for a claim from a version on, as long as the API
-// server knows them. It ends a watch that falls behind; this one goes on where that stopped.
+// follow records the scheduler's choices for a claim from a version on, as long as the API server
+// has the changes. The API server ends a slow watch; follow resumes there.
 func (s *scenario) follow(ctx context.Context, claim *corev1.PersistentVolumeClaim, from string, note func(string)) {
 	w, err := watchtools.NewRetryWatcherWithContext(ctx, from, &toolscache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -225,7 +225,7 @@ func TestANodeWhereNoVolumeCanBeMadeIsGivenBackToTheScheduler(t *testing.T) {
 	s.succeeded(pod)
 	node := s.aNode()
 	s.told(claim, "ProvisioningFailed", "no room on "+node.Name)
-	// That the choice was given back the scheduler tells too.
+	// The scheduler also reports that the choice was given back.
 	s.told(pod, "FailedScheduling", "provisioning failed for PVC \""+claim.Name+"\"")
 	want := []string{"", node.Name, "", node.Name}
 	s.await(fmt.Sprintf("the scheduler's choices to be %q", want), func() (bool, string) {
@@ -249,7 +249,7 @@ func TestAVolumeOfOneNodeIsMadeWhereItsClassAllows(t *testing.T) {
 	s.succeeded(s.consumer("reader", claim.Name, "grep -x hello /data/greeting"))
 }
 
-// The scheduler takes a choice that is made as it is, whoever has made it.
+// The scheduler accepts an existing choice, whichever client has made it.
 func TestAVolumeIsNotMadeOnANodeThatItsClassDoesNotAllow(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "forbidden")

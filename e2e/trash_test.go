@@ -21,7 +21,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// keeps makes the case's StorageClass, whose volumes wait in the trash for a time.
+// keeps makes the case's StorageClass, whose volumes stay in the trash for a time.
 func (s *scenario) keeps(retention string) {
 	s.t.Helper()
 	s.trashClass(func(class *storagev1.StorageClass) {
@@ -29,14 +29,13 @@ func (s *scenario) keeps(retention string) {
 	})
 }
 
-// trashClass makes the case's StorageClass, and sees to the end of what its volumes leave
-// in the trash.
+// trashClass makes the case's StorageClass. It registers the cleanup of its volumes in the trash.
 func (s *scenario) trashClass(edit func(*storagev1.StorageClass)) {
 	s.t.Helper()
 	class := &storagev1.StorageClass{ObjectMeta: named(s.name), Provisioner: s.name}
 	edit(class)
 	s.create(class)
-	s.t.Cleanup(func() { // what a failed case has left in the trash would be told as a leak
+	s.t.Cleanup(func() { // the remains of a failed case would be reported as a leak
 		s.clear("pods", &corev1.PodList{}, client.InNamespace(s.name))
 		s.clear("claims", &corev1.PersistentVolumeClaimList{}, client.InNamespace(s.name))
 		out, _, _, err := tool("", "trash", "list", "--namespace", s.name, "--output", "json")
@@ -50,8 +49,8 @@ func (s *scenario) trashClass(edit func(*storagev1.StorageClass)) {
 	})
 }
 
-// written makes a claim of the case's class with a label and an annotation of its own,
-// writes a note into its volume, and gives both.
+// written makes a claim of the case's class with a label and an annotation of its own, and writes a
+// note into its volume. It gives claim and volume.
 func (s *scenario) written(name, note string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	s.t.Helper()
 	claim := s.claim(name)
@@ -64,7 +63,7 @@ func (s *scenario) written(name, note string) (*corev1.PersistentVolumeClaim, *c
 	return claim, &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
 }
 
-// trashed waits until a volume is in the trash, as kubectl users see it.
+// trashed waits until a volume is in the trash, as kubectl shows it.
 func (s *scenario) trashed(vol *corev1.PersistentVolume) {
 	s.t.Helper()
 	now := vol.DeepCopy()
@@ -80,16 +79,16 @@ func (s *scenario) trashed(vol *corev1.PersistentVolume) {
 	}
 }
 
-// trash deletes a claim, whose volume is in the trash then.
+// trash deletes a claim and waits until its volume is in the trash.
 func (s *scenario) trash(claim *corev1.PersistentVolumeClaim, vol *corev1.PersistentVolume) {
 	s.t.Helper()
 	claim = claim.DeepCopy()
-	claim.UID = "" // it may have been brought back
+	claim.UID = "" // it may have been restored
 	s.remove(claim)
 	s.trashed(vol)
 }
 
-// listed wants tarn trash list to have volumes of the case's namespace.
+// listed wants tarn trash list to show these volumes of the case's namespace.
 func (s *scenario) listed(want ...string) {
 	s.t.Helper()
 	out, _ := mustTool(s.t, 0, "", "trash", "list", "--namespace", s.name, "--output", "json")
@@ -125,7 +124,7 @@ func TestTrashGivesAClaimBackWithItsData(t *testing.T) {
 	if !strings.Contains(stderr, "is Bound to claim "+s.name+"/data") {
 		t.Errorf("undeleting a volume in use: %s", stderr)
 	}
-	for range 2 { // what was brought back once can be again
+	for range 2 { // a restored volume can be restored again
 		s.trash(claim, vol)
 		s.listed(vol.Name)
 		mustTool(t, 0, "", "undelete", "volume", vol.Name)
@@ -212,7 +211,7 @@ func TestAProvisionerStaysForWhatItHasInTheTrash(t *testing.T) {
 	}
 }
 
-// held waits until a volume that has its claim is kept for a time, whoever says so.
+// held waits until a claimed volume has a retention, whatever its source.
 func (s *scenario) held(vol *corev1.PersistentVolume, retention string) {
 	s.t.Helper()
 	now := vol.DeepCopy()
@@ -289,15 +288,15 @@ func trashIsEmptied(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.gone(claim)
-	s.gone(vol) // what the killed one was about to tell in an Event may be lost, the retention is not
+	s.gone(vol) // the killed controller's Event may be lost; the retention is not
 	if left := entriesOf(t, shelf); len(left) != 0 {
 		t.Errorf("there are folders %q", left)
 	}
 }
 
-// drives is a stand-in for a driver that is not Tarn's: as Kubernetes asks of one, it
-// destroys each volume of its name that is Released and has policy Delete, and nothing
-// else. The result arrives when it has.
+// drives stands in for a driver other than Tarn. As Kubernetes requires, it deletes each volume of
+// its name that is Released and has policy Delete, and nothing else. The channel receives the time
+// of that.
 func (s *scenario) drives(vol *corev1.PersistentVolume, folder string) <-chan time.Time {
 	done := make(chan time.Time, 1)
 	go func() {

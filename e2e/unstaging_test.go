@@ -19,7 +19,7 @@ func TestWhatAnUnstagingPodSaysWhenItFailsReachesTheUser(t *testing.T) {
 	s.step = 2 * soon // its attempts come with growing pauses
 	s.create(s.provisioner(fields{
 		"volumeCreation": asRequested, "volumeDeletion": script{text: "true"}.section(nil),
-		// What staging leaves there, though it ends well, is not what unstaging says.
+		// A text that a successful staging leaves there is not the result of unstaging.
 		"volumeStaging":   script{text: "echo half done > /pav/error; mkdir /pav/volume"}.section(nil),
 		"volumeUnstaging": script{text: "cat /pav/error; echo '" + says + "' > /pav/error; exit 1"}.section(nil),
 	}))

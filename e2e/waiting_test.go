@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// neverPulled gives a section whose pod's image cannot be had in the 20 s that it has.
+// neverPulled gives a section whose pod's image cannot be pulled within its 20 s.
 func neverPulled() fields {
 	section := script{text: "true"}.section(nil)
 	container(section)["image"] = "tarn.invalid/no-such-image:1"
@@ -18,15 +18,16 @@ func neverPulled() fields {
 	return section
 }
 
-// As the kubelet ends such a pod it overwrites what its container waited for; of creation
-// TestACreationPodThatCannotPullItsImageIsToldAtItsDeadline says it.
+// When the kubelet ends such a pod, it overwrites the reason why the container waited.
+// TestACreationPodThatCannotPullItsImageIsToldAtItsDeadline covers creation.
 func TestAPodThatCannotBeginIsToldAtItsDeadlineWithWhatItWaitedForIn(t *testing.T) {
 	t.Parallel()
 	told := []string{"has not ended within 20s", "container main", "ImagePull", "tarn.invalid/no-such-image"}
 	works := script{text: "true"}.section(nil)
 	for _, c := range []struct {
 		name string
-		// sections are the provisioner's, and mended what lets the volume go.
+		// sections are the provisioner's, and mended replaces them so that the volume can be
+		// deleted.
 		sections, mended fields
 		run              func(s *scenario, claim *corev1.PersistentVolumeClaim)
 	}{
@@ -36,7 +37,7 @@ func TestAPodThatCannotBeginIsToldAtItsDeadlineWithWhatItWaitedForIn(t *testing.
 		}},
 		{"expansion", fields{"volumeExpansion": neverPulled()}, nil, func(s *scenario, claim *corev1.PersistentVolumeClaim) {
 			s.ask(claim, "64Mi")
-			s.complains(claim, corev1.PersistentVolumeClaimResizing, "tarn.invalid/no-such-image") // as long as it waits
+			s.complains(claim, corev1.PersistentVolumeClaimResizing, "tarn.invalid/no-such-image") // while it waits
 			s.told(claim, "VolumeResizeFailed", told...)
 		}},
 	} {
@@ -56,7 +57,8 @@ func TestAPodThatCannotBeginIsToldAtItsDeadlineWithWhatItWaitedForIn(t *testing.
 	}
 }
 
-// A Secret as a volume, an image and a node that are not there, told while the pod waits.
+// A Secret volume, an image and a node are missing. The claim's message says so while the pod
+// waits.
 func TestAClaimIsToldInTimeWhatKeepsAStepPodFromStarting(t *testing.T) {
 	t.Parallel()
 	works := script{text: "true"}

@@ -16,8 +16,8 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// wrongVolumes makes at /pav/volume what is no volume of a claim of that name. The pod stays,
-// deaf to its end, until it is let go: so long the stage says what is wrong.
+// wrongVolumes makes at /pav/volume something that is no volume for a claim of that name. The pod
+// ignores SIGTERM until it is released, so that the stage keeps the message.
 const wrongVolumes = `set -e
 case {{ pvc.metadata.name }} in
 link-out) ln -s / /pav/volume;;
@@ -63,7 +63,7 @@ func TestAVolumeThatIsNotWhatItHasToBeIsToldAndNotHandedOut(t *testing.T) {
 		{"size", &block, "/pav/volume is a block device of 4194304 bytes, but the volume's capacity is 8388608 bytes"},
 	}
 	pods := map[string]*corev1.Pod{}
-	for _, c := range cases { // all at once, as each is mostly waited for
+	for _, c := range cases { // in parallel, because each mostly waits
 		claim := s.claimWith(c.claim, func(claim *corev1.PersistentVolumeClaim) {
 			claim.Spec.VolumeMode = c.mode
 			claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("8Mi")

@@ -24,15 +24,16 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// playedTaint is on nodes that a case plays.
+// playedTaint is on nodes that a case simulates.
 const playedTaint = "e2e.tarn.dev/played"
 
-// heartbeat is how often a played node is said to live: a node is given up after 25 s.
+// heartbeat is how often a simulated node reports that it is alive. Kubernetes gives a node up
+// after 25 s.
 const heartbeat = 5 * time.Second
 
-// zones are nodes without kubelets, one in each zone, and an external provisioner of the
-// case's name whose volumes are of a zone. The case plays them: the scheduler needs no
-// more of a node than its object.
+// zones are nodes without kubelets, one in each zone, and an external provisioner with the case's
+// name whose volumes belong to a zone. The case simulates them, because the scheduler needs only
+// the node objects.
 type zones struct {
 	s *scenario
 	// of is the zone of each node.
@@ -44,8 +45,8 @@ type zones struct {
 	chosen map[types.UID]string
 }
 
-// zones begins to play, and sees to the end of that. Their nodes are tainted with the
-// value given for their zone.
+// zones starts the simulation and registers its cleanup. The nodes are tainted with the value given
+// for their zone.
 func (s *scenario) zones(taints map[string]string) *zones {
 	s.t.Helper()
 	z := &zones{s: s, of: map[string]string{}, chosen: map[types.UID]string{}}
@@ -55,7 +56,7 @@ func (s *scenario) zones(taints map[string]string) *zones {
 		z.node(zone, taint)
 	}
 	z.live()
-	for name := range z.of { // Kubernetes has pods kept off until it has seen that a node is ready
+	for name := range z.of { // Kubernetes keeps pods off until it has seen that a node is ready
 		s.nodeBecomes(name, "open", func(node *corev1.Node) bool { return isReadyNode(node) && len(node.Spec.Taints) == 1 })
 	}
 	z.follow(&corev1.Pod{}, func(o any) { z.pod(o.(*corev1.Pod)) })
@@ -64,8 +65,8 @@ func (s *scenario) zones(taints map[string]string) *zones {
 	return z
 }
 
-// node makes the node of a zone. Its name comes after those of real nodes, of which
-// other cases take the first.
+// node makes the node of a zone. Its name sorts after those of real nodes, because other cases take
+// the first node.
 func (z *zones) node(zone, taint string) {
 	z.s.t.Helper()
 	name := "zz-" + z.s.name + "-" + zone
@@ -94,8 +95,8 @@ func (z *zones) node(zone, taint string) {
 	z.of[name] = zone
 }
 
-// guard gives a pod that keeps all pods off a node but the case's own and those that fill
-// its pool: some of other cases tolerate every taint. It is there before its node is.
+// guard gives a pod that keeps all pods off a node except the case's own and its pool's fillers.
+// Some pods of other cases tolerate every taint. The guard exists before its node does.
 func (z *zones) guard(node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: node},
@@ -115,7 +116,7 @@ func (z *zones) guard(node string) *corev1.Pod {
 	}
 }
 
-// live says that the nodes live, until the case ends.
+// live reports the nodes as alive until the case ends.
 func (z *zones) live() {
 	ctx, stop := context.WithCancel(z.s.ctx)
 	var done sync.WaitGroup
@@ -153,7 +154,7 @@ func (z *zones) beat(ctx context.Context, name string) error {
 	return suite.live.Status().Patch(ctx, &corev1.Node{ObjectMeta: named(name)}, client.RawPatch("application/strategic-merge-patch+json", []byte(status)))
 }
 
-// follow hands every state of a kind's objects to a part that is played.
+// follow passes every state of a kind's objects to a simulated part.
 func (z *zones) follow(kind client.Object, play func(any)) {
 	z.s.t.Helper()
 	informer, err := suite.cached.GetInformer(z.s.ctx, kind)
@@ -163,7 +164,7 @@ func (z *zones) follow(kind client.Object, play func(any)) {
 	one := func(o any) {
 		z.mu.Lock()
 		defer z.mu.Unlock()
-		if !z.ended { // an informer may tell of what was while it is left
+		if !z.ended { // an informer may still report after its end
 			play(o)
 		}
 	}
@@ -181,7 +182,7 @@ func (z *zones) follow(kind client.Object, play func(any)) {
 	})
 }
 
-// pod does a kubelet's part: what is to go from a node goes.
+// pod acts as a kubelet: it removes the pods that are in deletion on a node.
 func (z *zones) pod(pod *corev1.Pod) {
 	if z.of[pod.Spec.NodeName] == "" || pod.DeletionTimestamp == nil {
 		return
@@ -192,8 +193,8 @@ func (z *zones) pod(pod *corev1.Pod) {
 	}
 }
 
-// claim does an external provisioner's part: it makes the volume of a claim where the
-// scheduler has said.
+// claim acts as an external provisioner: it makes the volume of a claim in the zone that the
+// scheduler has chosen.
 func (z *zones) claim(claim *corev1.PersistentVolumeClaim) {
 	zone := z.of[claim.Annotations[selectedNode]]
 	if zone == "" || claim.Annotations["volume.kubernetes.io/storage-provisioner"] != z.s.name || claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
@@ -219,7 +220,7 @@ func (z *zones) claim(claim *corev1.PersistentVolumeClaim) {
 	}
 }
 
-// volume destroys by phase and policy, as external provisioners do.
+// volume deletes volumes by phase and policy, as external provisioners do.
 func (z *zones) volume(vol *corev1.PersistentVolume) {
 	ours := vol.Annotations["pv.kubernetes.io/provisioned-by"] == z.s.name
 	if ours && vol.Status.Phase == corev1.VolumeReleased && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete && vol.DeletionTimestamp == nil {
@@ -227,8 +228,8 @@ func (z *zones) volume(vol *corev1.PersistentVolume) {
 	}
 }
 
-// fillersPlaced gives the zones in which the scheduler has placed the case's filler
-// pods. They may be gone before it has told them.
+// fillersPlaced gives the zones in which the scheduler has placed the case's filler pods. They may
+// be deleted before they have been reported.
 func (z *zones) fillersPlaced() []string {
 	z.mu.Lock()
 	defer z.mu.Unlock()

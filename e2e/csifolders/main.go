@@ -1,10 +1,10 @@
-// Command csifolders is a CSI driver that is not Tarn's, for the cases that need one: a
-// volume is a folder on its only node, bind-mounted where it is published. It registers
-// itself at the kubelet and serves until it is killed. It must not know of Tarn.
+// Command csifolders is a CSI driver independent of Tarn, for the cases that need one. A volume is
+// a directory on its only node, bind-mounted where it is published. The driver registers itself at
+// the kubelet and serves until it is killed. It must not know of Tarn.
 //
 //	csifolders NAME NODE SHELF KUBELET-DIR
 //
-// Volumes are folders of the shelf.
+// Volumes are directories in SHELF.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// driver serves all that a kubelet and an external-provisioner ask for.
+// driver serves all calls of a kubelet and an external-provisioner.
 type driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
@@ -45,7 +45,8 @@ func main() {
 	}
 }
 
-// serve listens for CSI first, as the kubelet calls as soon as it sees the other socket.
+// serve listens for CSI first, because the kubelet calls as soon as it sees the registration
+// socket.
 func (d *driver) serve(kubelet string) error {
 	if err := os.MkdirAll(filepath.Dir(d.socket), 0o750); err != nil {
 		return err
@@ -72,12 +73,12 @@ func (d *driver) serve(kubelet string) error {
 	return <-ended
 }
 
-// GetInfo tells the kubelet where the driver is.
+// GetInfo tells the kubelet the address of the driver.
 func (d *driver) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{Type: registration.CSIPlugin, Name: d.name, Endpoint: d.socket, SupportedVersions: []string{"1.0.0"}}, nil
 }
 
-// NotifyRegistrationStatus prints what the kubelet makes of it.
+// NotifyRegistrationStatus prints the kubelet's result of the registration.
 func (d *driver) NotifyRegistrationStatus(_ context.Context, r *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	fmt.Println("registered:", r.PluginRegistered, r.Error)
 	return &registration.RegistrationStatusResponse{}, nil
@@ -88,7 +89,7 @@ func (d *driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi
 	return &csi.GetPluginInfoResponse{Name: d.name, VendorVersion: "1"}, nil
 }
 
-// GetPluginCapabilities says that there is a controller, and that volumes have a node.
+// GetPluginCapabilities reports that there is a controller, and that volumes belong to a node.
 func (d *driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	var has []*csi.PluginCapability
 	for _, c := range []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS} {
@@ -97,12 +98,12 @@ func (d *driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabiliti
 	return &csi.GetPluginCapabilitiesResponse{Capabilities: has}, nil
 }
 
-// Probe says that the driver is ready.
+// Probe reports that the driver is ready.
 func (d *driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	return &csi.ProbeResponse{}, nil
 }
 
-// ControllerGetCapabilities says that volumes can be made and destroyed.
+// ControllerGetCapabilities reports that volumes can be made and deleted.
 func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	create := &csi.ControllerServiceCapability_RPC{Type: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}
 	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{{Type: &csi.ControllerServiceCapability_Rpc{Rpc: create}}}}, nil
@@ -112,7 +113,7 @@ func (d *driver) topology() *csi.Topology {
 	return &csi.Topology{Segments: map[string]string{d.name + "/node": d.node}}
 }
 
-// folder is that of a volume; nothing outside of the shelf is one.
+// folder is the directory of a volume. An id that leads outside the shelf is an error.
 func (d *driver) folder(id string) (string, error) {
 	if id == "" || id == "." || id == ".." || strings.Contains(id, "/") {
 		return "", status.Errorf(codes.InvalidArgument, "volume id %q is no name", id)
@@ -120,7 +121,7 @@ func (d *driver) folder(id string) (string, error) {
 	return filepath.Join(d.shelf, id), nil
 }
 
-// CreateVolume makes a folder of the name that is asked for, once.
+// CreateVolume makes a directory of the requested name. Repeating it is harmless.
 func (d *driver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	folder, err := d.folder(r.GetName())
 	if err != nil {
@@ -129,7 +130,7 @@ func (d *driver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 	if err := os.Mkdir(folder, 0o777); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	if err := os.Chmod(folder, 0o777); err != nil { // whatever the mask of this process
+	if err := os.Chmod(folder, 0o777); err != nil { // independent of the umask of this process
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
@@ -137,8 +138,8 @@ func (d *driver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 	}}, nil
 }
 
-// DeleteVolume removes a folder with the files in it, also one that is gone. One with
-// folders in it stays: something could be mounted there.
+// DeleteVolume removes a directory with the files in it. A missing one is no error. A directory
+// with subdirectories stays, because something could be mounted there.
 func (d *driver) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	folder, err := d.folder(r.GetVolumeId())
 	if err != nil {
@@ -157,7 +158,7 @@ func (d *driver) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*c
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
-// NodeGetCapabilities says that volumes are published without being staged.
+// NodeGetCapabilities reports that volumes are published without being staged.
 func (d *driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	return &csi.NodeGetCapabilitiesResponse{}, nil
 }
@@ -167,7 +168,7 @@ func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 	return &csi.NodeGetInfoResponse{NodeId: d.node, AccessibleTopology: d.topology()}, nil
 }
 
-// NodePublishVolume bind-mounts a folder, once.
+// NodePublishVolume bind-mounts a directory. Repeating it is harmless.
 func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	folder, err := d.folder(r.GetVolumeId())
 	if err != nil {
@@ -185,10 +186,10 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-// NodeUnpublishVolume takes the mount away, and its folder, which is empty then.
+// NodeUnpublishVolume unmounts the volume and removes the mount point, which is empty then.
 func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	err := unix.Unmount(r.GetTargetPath(), 0)
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // it is no mount
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) { // not a mount
 		err = nil
 	}
 	if err == nil {

@@ -1,10 +1,10 @@
-// Command fusefs serves a file system of one file, "greeting", and a folder with the same
-// file, "sub", at the folder it is given, until it is killed: a volume with a server, for the
-// cases that kill servers. It must not know of anything else.
+// Command fusefs serves a file system at the directory it is given, until it is killed. The file
+// system has one file, "greeting", and a directory "sub" with the same file. It is a volume with a
+// server, for the cases that kill servers. It must not know of anything else.
 //
 //	fusefs FOLDER TEXT
 //
-// The file holds the text. When the file system is mounted it prints "mounted".
+// The file contains TEXT. When the file system is mounted, the command prints "mounted".
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The requests that are answered, as linux/fuse.h numbers them.
+// The requests it answers, numbered as in linux/fuse.h.
 const (
 	opLookup   = 1
 	opForget   = 2
@@ -37,9 +37,9 @@ const (
 	rootNode = 1
 	fileNode = 2
 	subNode  = 3
-	// inHeader and outHeader are the sizes of what precedes a request and an answer.
+	// inHeader and outHeader are the sizes of the header of a request and of an answer.
 	inHeader, outHeader = 40, 16
-	name, sub           = "greeting\x00", "sub\x00" // as a lookup has them
+	name, sub           = "greeting\x00", "sub\x00" // as in a lookup
 )
 
 func main() {
@@ -81,7 +81,7 @@ func serve(folder, text string) error {
 	}
 }
 
-// answer gives the answer to a request, nil where none is due.
+// answer gives the answer to a request, nil where it needs none.
 func answer(request []byte, text string) []byte {
 	order := binary.NativeEndian
 	op, unique, node := order.Uint32(request[4:]), order.Uint64(request[8:]), order.Uint64(request[16:])
@@ -131,7 +131,7 @@ func content(op uint32, node uint64, in []byte, text string) ([]byte, unix.Errno
 	return nil, unix.ENOSYS
 }
 
-// attributes are those of a folder or the file.
+// attributes are the attributes of a directory or the file.
 func attributes(node uint64, text string) []byte {
 	order := binary.NativeEndian
 	out := make([]byte, 88)

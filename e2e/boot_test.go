@@ -14,8 +14,9 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// A pod does not get a volume staged before the machine's last start. Here the machine stays up.
-// The case edits the record to name an earlier boot, and restarts the agent.
+// aVolumeOfAnEarlierBootIsStagedAnew proves that a pod does not get a volume staged before the
+// machine's last start. Here the machine stays up. The case edits the record to name an earlier
+// boot, and restarts the agent.
 func aVolumeOfAnEarlierBootIsStagedAnew(t *testing.T) {
 	s := begin(t, "boot")
 	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))

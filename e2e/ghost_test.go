@@ -81,7 +81,8 @@ func (s *scenario) prefers(section fields, ghost *corev1.Node) fields {
 	return section
 }
 
-// The machine of a creation pod's node is gone: nothing is lost but time.
+// aCreationIsRepeatedElsewhere when the machine of the creation pod's node is gone. Only time is
+// lost.
 func aCreationIsRepeatedElsewhere(t *testing.T) {
 	for _, c := range []struct {
 		name, label string

@@ -51,8 +51,8 @@ func (s *scenario) pressing(shelf, priority, rest string) *corev1.PersistentVolu
 // an evicted pod may not be freed yet at the kubelet's next check.
 func staysUnderPressure(pod *corev1.Pod) { pod.Spec.PriorityClassName = "system-node-critical" }
 
-// Because of the priority that Tarn sets, the kubelet keeps the staging pod, though it alone has
-// filled the disk, and evicts another pod. Only pods of that priority are left then.
+// aStagingPodStaysUnderPressure because of the priority that Tarn sets, though it alone has filled
+// the disk. The kubelet evicts another pod. Only pods of that priority are left then.
 func aStagingPodStaysUnderPressure(t *testing.T) {
 	s, shelf := begin(t, "pressed"), shelfWithData(t)
 	claim := s.pressing(shelf, "", "sleep 1d & wait $!")
@@ -98,8 +98,9 @@ func aStagingPodStaysUnderPressure(t *testing.T) {
 	s.remove(claim)
 }
 
-// A staging pod with a lower priority than its consumers is evicted, and not admitted again before
-// the pressure ends. The consumers continue with their mounts, and the volume is staged again then.
+// aStagingPodIsEvictedForPressure if its priority is lower than its consumers'. It is not admitted
+// again before the pressure ends. The consumers continue with their mounts, and the volume is
+// staged again then.
 func aStagingPodIsEvictedForPressure(t *testing.T) {
 	s, shelf := begin(t, "evicted"), shelfWithData(t)
 	claim := s.pressing(shelf, s.low(), "sleep 1d & wait $!")
@@ -128,7 +129,7 @@ func aStagingPodIsEvictedForPressure(t *testing.T) {
 	}
 }
 
-// A deletion pod that exits with 0 after SIGTERM has not done its work, whatever its phase. The
+// aDeletionPodThatIsEvictedHasFailed even if it exits with 0 after SIGTERM, whatever its phase. The
 // volume stays, and another pod deletes it when there is space.
 func aDeletionPodThatIsEvictedHasFailed(t *testing.T) {
 	s, shelf := begin(t, "cutoff"), shelfWithData(t)

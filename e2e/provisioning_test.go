@@ -17,7 +17,7 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// The five steps of a dynamic volume, in order.
+// allSteps are the five steps of a dynamic volume, in order.
 var allSteps = []tarn.Step{tarn.StepValidation, tarn.StepCreation, tarn.StepStaging, tarn.StepUnstaging, tarn.StepDeletion}
 
 // dynamicLife takes a volume of five sections through its whole life. It is made for a claim, its

@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// When the machine is shut down, a consumer's last writes reach the volume before its staging pod
-// is asked to end. The embedded cluster's stop acts like a machine's shutdown.
+// aStagingPodOutlivesItsConsumersInAShutdown, so a consumer's last writes reach the volume before
+// its staging pod is asked to end. The embedded cluster stops as a machine is shut down.
 func aStagingPodOutlivesItsConsumersInAShutdown(t *testing.T) {
 	s, shelf := begin(t, "shutdown"), t.TempDir()
 	s.step = 3 * soon // it waits until a whole cluster is up again

@@ -105,9 +105,9 @@ func (s *scenario) likes(ghost *corev1.Node) func(*corev1.Pod) {
 	}
 }
 
-// The disk of the node that the pod prefers turns out to be full. Its volume cannot be made there,
-// so volume and pod move to the other node. The full node has no kubelet; the case writes its
-// status.
+// aVolumeOfOneNodeIsMadeOnAnother when the disk of the node that the pod prefers turns out to be
+// full. Volume and pod then move to the other node. The full node has no kubelet; the case writes
+// its status.
 func aVolumeOfOneNodeIsMadeOnAnother(t *testing.T) {
 	shelf := t.TempDir()
 	s := begin(t, "elsewhere")
@@ -175,8 +175,8 @@ func aVolumeOfOneNodeIsMadeOnAnother(t *testing.T) {
 	}
 }
 
-// A node with two volumes is deleted. The volume that is being made is made on another node. The
-// used volume is not deleted silently, but waits for a decision.
+// theVolumesOfANodeThatIsDeleted are two. The volume that is being made is made on another node.
+// The used volume is not deleted silently, but waits for a decision.
 func theVolumesOfANodeThatIsDeleted(t *testing.T) {
 	s := begin(t, "node-deleted")
 	other, doomed := s.aNode(), s.ghost()

@@ -294,9 +294,9 @@ func trashIsEmptied(t *testing.T) {
 	}
 }
 
-// drives stands in for a driver other than Tarn. As Kubernetes requires, it deletes each volume of
-// its name that is Released and has policy Delete, and nothing else. The channel receives the time
-// of that.
+// drives stands in for a driver other than Tarn. As Kubernetes requires, it deletes vol, with its
+// note in folder, once vol is Released and has policy Delete. The channel receives the time of
+// that.
 func (s *scenario) drives(vol *corev1.PersistentVolume, folder string) <-chan time.Time {
 	done := make(chan time.Time, 1)
 	go func() {

@@ -96,7 +96,7 @@ func TestTheHouseKeepsItsRules(t *testing.T) {
 	}
 }
 
-// The directory in which the snippets below pretend to lie.
+// pretended is the directory in which the snippets below pretend to lie.
 const pretended = "/builds/17/tarn"
 
 func TestEveryRuleRefusesWhatItForbids(t *testing.T) {

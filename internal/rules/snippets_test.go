@@ -14,7 +14,7 @@ type offence struct {
 // long gives n lines of Go statements.
 func long(n int) string { return strings.Repeat("\t_ = 1\n", n) }
 
-// The text is split in two, so that the rule does not find it here.
+// someHome is split in two, so that the rule does not find it here.
 var someHome = "/ho" + "me/ada/src"
 
 var offences = []offence{

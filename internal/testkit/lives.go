@@ -17,8 +17,8 @@ type Life interface {
 	Check()
 }
 
-// Span is a life's name and the writes at which its controller is killed, counted from 1 (0 is the
-// first, and the last). A part that several lives share need be tested in only one.
+// Span is a life's name and the writes at which its controller is killed, counted from 1. From 0
+// means the first write, To 0 the last. A part that several lives share need be tested in only one.
 type Span struct {
 	Name     string
 	From, To int

@@ -288,8 +288,8 @@ func (m *muted) ofFolder(claim *corev1.PersistentVolumeClaim) {
 }
 
 // ofPromises puts claims into the states that the provisioner inside Tarn's controller leaves when
-// it dies. It may die before it has made or removed a directory, or withdrawn its record of it.
-// ofPromises gives the wanted answers; none where the cluster lacks that provisioner.
+// it dies. It may die before it has made or removed a directory, or before it has removed its
+// finalizer. ofPromises gives the wanted answers; none where the cluster lacks that provisioner.
 func (m *muted) ofPromises() []silence {
 	m.t.Helper()
 	kept := m.claims["kept"]

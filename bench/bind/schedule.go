@@ -38,7 +38,7 @@ const (
 )
 
 // unlimited lifts kube-controller-manager's rate limits. Every cluster has it except that of
-// subject default, and even Tarn's own cluster. Its other controllers count too: the one for
+// subject default, Tarn's own cluster included. Its other controllers count too: the one for
 // expansion reads each volume once its claim is Bound.
 var unlimited = []string{"--stock", "--kube-controller-manager-arg=--kube-api-qps=5000", "--kube-controller-manager-arg=--kube-api-burst=10000"}
 

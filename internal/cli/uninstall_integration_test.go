@@ -110,8 +110,7 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	if err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, refused); err != nil { // policies take a moment
 		t.Fatalf("Tarn's namespace, in which volumes are staged, is anybody's to delete: %v", err)
 	}
-	// "false" is the value that the error proposes. A namespace that helm has created has no such
-	// label.
+	// "false" is the value that the error proposes. Helm's namespaces have no such label.
 	label := func(value string) {
 		t.Helper()
 		patch := fmt.Appendf(nil, `{"metadata": {"labels": {%q: %s}}}`, tarnv1.LabelDeletionProtection, value)

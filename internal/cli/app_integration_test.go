@@ -163,7 +163,7 @@ func TestAnAppIsPlannedDeployedScaledAndDeletedByCommand(t *testing.T) {
 	stop = w.serve("shop", func(*tarnv1.App) {})
 	w.says(0, "app scale shop 0", "app shop is Ready, 0 of 0 pods ready")
 	stop()
-	w.says(1, "app delete shop", "would delete app shop", "would keep volume data, 10Gi, claim paas-app-shop-data", "nothing was done; add --yes")
+	w.says(1, "app delete shop", "would delete app shop", "would keep volume data, 10Gi, claim paas-app-shop-data", "nothing was changed; to do it, add --yes")
 	w.says(0, "app delete shop --yes", "app shop is deleted", "preserved: paas-app-shop-data")
 	w.says(1, "app show shop", "app 'shop' not found")
 }

@@ -105,7 +105,7 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
 	refused := func(context.Context) (bool, error) {
 		err := c.Delete(ctx, space, client.DryRunAll)
-		return err != nil && strings.Contains(err.Error(), "without loss: tarn uninstall"), nil
+		return err != nil && strings.Contains(err.Error(), "without losing data: tarn uninstall"), nil
 	}
 	if err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, refused); err != nil { // policies take a moment
 		t.Fatalf("Tarn's namespace, in which volumes are staged, is anybody's to delete: %v", err)
@@ -133,7 +133,7 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	}
 	var said bytes.Buffer
 	u := &uninstaller{client: c, out: &said}
-	if err := u.run(ctx); err == nil || !strings.Contains(said.String(), "nothing would bind") || !strings.Contains(said.String(), "keep its finalizer") {
+	if err := u.run(ctx); err == nil || !strings.Contains(said.String(), "without Tarn no controller would") || !strings.Contains(said.String(), "would keep their finalizer") {
 		t.Fatalf("Kubernetes' work would be nobody's: %v\n%s", err, said.String())
 	}
 	if err := c.Delete(ctx, d); err != nil {
@@ -149,7 +149,7 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	}
 
 	u.keep = true
-	if err := u.tell(ctx); err != nil || !strings.Contains(said.String(), "nothing was done") {
+	if err := u.tell(ctx); err != nil || !strings.Contains(said.String(), "nothing was changed; to run these steps, add --yes") {
 		t.Fatalf("telling the plan: %v\n%s", err, said.String())
 	}
 	for range 2 { // a second time there is nothing to do, and no error

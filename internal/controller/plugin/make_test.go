@@ -22,7 +22,7 @@ func TestCase106AVolumeThatIsMadeIsTheClaimsAndToldAndBound(t *testing.T) {
 	w := newWorld(t, "made")
 	defer w.run(w.config)()
 	claim := w.claim("data")
-	w.saying(claim, eventSucceeded, "PersistentVolume pvc-"+string(claim.UID)+" is made")
+	w.saying(claim, eventSucceeded, "PersistentVolume pvc-"+string(claim.UID)+" is created")
 	vol := &corev1.PersistentVolume{}
 	vol.Name = "pvc-" + string(claim.UID)
 	w.must(w.now(vol))

@@ -239,7 +239,7 @@ func TestAProvisionerInUseStaysUntilItsLastUserIsGone(t *testing.T) {
 	s.must(s.client.Delete(s.ctx, p))
 	eventually(s, p, condition("Accepted", "False", ReasonDeleting, "PavVolume pvc-accept-used (Creating), PavStage accept-used"))
 	s.must(s.client.Delete(s.ctx, record))
-	eventually(s, p, condition("Accepted", "False", ReasonDeleting, "the end of PavStage accept-used"))
+	eventually(s, p, condition("Accepted", "False", ReasonDeleting, "waiting for the deletion of PavStage accept-used"))
 	s.must(s.client.Delete(s.ctx, stage))
 	eventually(s, p, isGone)
 }

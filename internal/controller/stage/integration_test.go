@@ -72,13 +72,7 @@ func (s *server) stage() *tarnv1.PavStage {
 	s.t.Helper()
 	p, claim, vol := s.subjects()
 	s.create(consumer(claim.Namespace, claim.Name, s.name))
-	stage := &tarnv1.PavStage{
-		ObjectMeta: metav1.ObjectMeta{Name: s.name, Finalizers: []string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode}},
-		Spec: tarnv1.PavStageSpec{
-			Provisioner: tarnv1.ProvisionerReference{Name: s.name, UID: p.UID},
-			VolumeName:  s.name, VolumeUID: vol.UID, NodeName: s.name,
-		},
-	}
+	stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: s.name, UID: p.UID}, s.name, vol.UID, s.name, false)
 	s.create(stage)
 	return stage
 }

@@ -133,7 +133,7 @@ func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
 		wantLog, wantNext, wantCommand string
 	}{
 		{"measured", []string{"the validation pod tarn-volumes/pav-validation-", "has been running for"}, "measuring", "it times out in ", ""},
-		{"refused", []string{"PavProvisioner " + s.name + " refuses it, attempt ", "shelf 7 is full"}, "looking at shelf 7", "attempt ", "kubectl delete pavvolume pvc-"},
+		{"refused", []string{"PavProvisioner " + s.name + " rejects it, attempt ", "shelf 7 is full"}, "looking at shelf 7", "attempt ", "kubectl delete pavvolume pvc-"},
 		{"fails", []string{"its volume could not be made, attempt ", "disk on fire"}, "", "attempt ", "kubectl delete pavvolume pvc-"},
 		{"slow", []string{"the creation pod tarn-volumes/pav-creation-", "has been running for"}, "making it", "it times out in ", ""},
 		{"unplaced", []string{"the creation pod", "is not scheduled: "}, "", "it times out in ", "kubectl edit pavprovisioner"},
@@ -158,7 +158,7 @@ func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
 	}
 	t.Run("people read the same in the order they need it", func(t *testing.T) {
 		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
-		form := regexp.MustCompile(`(?s)^claim ` + s.name + `/refused is Pending: PavProvisioner ` + s.name + ` refuses it, attempt \d+: [^\n]*shelf 7 is full
+		form := regexp.MustCompile(`(?s)^claim ` + s.name + `/refused is Pending: PavProvisioner ` + s.name + ` rejects it, attempt \d+: [^\n]*shelf 7 is full
 next: attempt \d+ in \w+, at [0-9:]+Z; at once if the PavProvisioner is changed
 
 - claim ` + s.name + `/refused: Pending, since .*
@@ -175,10 +175,10 @@ $`)
 	})
 	t.Run("the command begins the next attempt at once", func(t *testing.T) {
 		sub := &scenario{t: t, ctx: s.ctx, name: s.name}
-		e := sub.explainsClaim("refused", "refuses it, attempt ")
-		sub.explains("volume", e.Links[1].Object.Name, "PavProvisioner "+s.name+" refuses it, attempt ", "shelf 7 is full")
+		e := sub.explainsClaim("refused", "rejects it, attempt ")
+		sub.explains("volume", e.Links[1].Object.Name, "PavProvisioner "+s.name+" rejects it, attempt ", "shelf 7 is full")
 		pod := sub.consumer("web", "refused", stays)
-		sub.explains("pod", s.name+"/web", "is not scheduled: claim "+s.name+"/refused: PavProvisioner "+s.name+" refuses it, attempt ")
+		sub.explains("pod", s.name+"/web", "is not scheduled: claim "+s.name+"/refused: PavProvisioner "+s.name+" rejects it, attempt ")
 		sub.remove(pod)
 		record := &tarn.PavVolume{ObjectMeta: named(e.Links[1].Object.Name)}
 		if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(record), record); err != nil {

@@ -137,7 +137,7 @@ func TestExplainFindsTheProvisionerThatAnAppAndAPoolWaitFor(t *testing.T) {
 		want              []string
 	}{
 		{"unaccepted", "kubectl edit pavprovisioner ", fields{"volumeCreation": fields{"capacity": "{{ oops | }}"}, "volumeStaging": greeting}, []string{" is not accepted: spec.volumeCreation.capacity: line 1"}},
-		{"refusing", "kubectl delete pavvolume pvc-", fields{"volumeValidation": fails(nil), "volumeCreation": asRequested, "volumeStaging": greeting}, []string{" refuses it, attempt ", complaint}},
+		{"refusing", "kubectl delete pavvolume pvc-", fields{"volumeValidation": fails(nil), "volumeCreation": asRequested, "volumeStaging": greeting}, []string{" rejects it, attempt ", complaint}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -326,7 +326,7 @@ func (m *muted) goesNoFurther() explanation {
 	claim := func(name string, want ...string) silence {
 		return silence{kind: "claim", name: m.name + "/" + name, want: want}
 	}
-	e := m.endsAtLease(claim("refused", "PavProvisioner "+m.name+"-checks refuses it, attempt "))
+	e := m.endsAtLease(claim("refused", "PavProvisioner "+m.name+"-checks rejects it, attempt "))
 	since := " ago, at " + m.due.UTC().Format(time.TimeOnly+"Z")
 	if !slices.ContainsFunc(e.Links, func(l link) bool {
 		return l.Object.Kind == "PavVolume" && strings.Contains(l.Next, " was due ") && strings.Contains(l.Next, since)

@@ -288,7 +288,7 @@ func TestExplainTellsWhatItsCallerMayRead(t *testing.T) {
 	s := begin(t, "explain-rights")
 	s.moody()
 	s.claim("refused")
-	s.explainsClaim("refused", "refuses it, attempt ")
+	s.explainsClaim("refused", "rejects it, attempt ")
 	s.create(&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "view", Namespace: s.name}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims", "pods", "events"}, Verbs: []string{"get", "list"}},
 	}})

@@ -134,6 +134,10 @@ func (r *Reconciler) gather(ctx context.Context, name string, now time.Time) (Vi
 		v.Consumers, err = r.findConsumers(ctx, stage)
 		return v, err
 	}
+	if len(tellStaging(v)) > 0 { // the claim is told, too
+		err = r.readClaim(ctx, &v)
+		return v, err
+	}
 	if s := situationOf(stage); !mayEvaluate(s) || s == begin && unanswered(stage) {
 		return v, nil
 	}
@@ -251,6 +255,16 @@ func (r *Reconciler) boundClaim(ctx context.Context, vol *corev1.PersistentVolum
 		return nil, nil
 	}
 	return find(ctx, r, &corev1.PersistentVolumeClaim{}, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, ref.UID)
+}
+
+// readClaim reads the claim of the stage's volume, if both exist.
+func (r *Reconciler) readClaim(ctx context.Context, v *View) error {
+	spec := v.Stage.Spec
+	vol, err := find(ctx, r, &corev1.PersistentVolume{}, client.ObjectKey{Name: spec.VolumeName}, spec.VolumeUID)
+	if err == nil && vol != nil {
+		v.Claim, err = r.boundClaim(ctx, vol)
+	}
+	return err
 }
 
 // liveClaim returns the claim for which a volume may be staged. It sets Missing if no pod of

@@ -241,7 +241,7 @@ func TestExplainSaysWhyAPodHasNotItsVolume(t *testing.T) {
 	}{
 		{"bad", "", "kubectl edit pavprovisioner ", []string{"cannot be staged on node ", "no loop device"}},
 		{"empty", "", "kubectl edit pavprovisioner ", []string{"cannot be staged on node ", "/pav/volume"}},
-		{"long", "mounting", "", []string{"its staging pod tarn-volumes/pav-staging-", "has been running for", "has not made it available"}},
+		{"long", "mounting", "", []string{"its staging pod tarn-volumes/pav-staging-", "has been running for", "has not made the volume available"}},
 	} {
 		t.Run(c.claim, func(t *testing.T) {
 			sub := s.part(t)

@@ -130,8 +130,8 @@ func agentWrites(ctx context.Context, c client.Client, own, other *tarn.PavStage
 	)
 	creates := func(node string) func() error {
 		return func() error {
-			stage := &tarn.PavStage{ObjectMeta: metav1.ObjectMeta{Name: own.Name + "-made"}, Spec: own.Spec}
-			stage.Spec.NodeName = node
+			stage := &tarn.PavStage{ObjectMeta: metav1.ObjectMeta{Name: tarn.StageName(own.Spec.VolumeUID, node, true)}, Spec: own.Spec}
+			stage.Spec.NodeName, stage.Spec.ReadOnly = node, true
 			return c.Create(ctx, stage, client.DryRunAll)
 		}
 	}

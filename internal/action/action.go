@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,9 +39,6 @@ type (
 	// Update writes a whole object. To has the version that it was computed from.
 	Update struct{ To client.Object }
 
-	// UpdateStatus writes a whole status. To has the version that it was computed from.
-	UpdateStatus struct{ To client.Object }
-
 	// AddFinalizer and RemoveFinalizer change the finalizers of an object as Patch does.
 	AddFinalizer struct {
 		Object client.Object
@@ -58,15 +54,7 @@ type (
 		Object client.Object
 		// Unchanged also requires that the object has the version that was read.
 		Unchanged bool
-		// Grace is the grace period in seconds; nil means the object's own.
-		Grace *int64
-		// Propagation says what happens to dependents; empty for the API server's default.
-		Propagation client.PropagationPolicy
 	}
-
-	// StartPod starts the pod of a step, StopPod deletes it.
-	StartPod struct{ Pod *corev1.Pod }
-	StopPod  struct{ Pod *corev1.Pod }
 
 	// Emit emits an Event.
 	Emit struct {
@@ -79,18 +67,10 @@ type (
 	}
 )
 
-// StepPods starts and deletes the pods of steps; steppod.Steps implements it.
-type StepPods interface {
-	Start(context.Context, *corev1.Pod) error
-	Discard(context.Context, *corev1.Pod) error
-}
-
 // Runner does actions.
 type Runner struct {
 	Client client.Client
 	Events events.EventRecorder
-	// StepPods may be nil where no plan has pods of steps.
-	StepPods StepPods
 }
 
 // Do does the actions in order, up to the first error. A plan computes all its objects
@@ -139,12 +119,6 @@ func (a Update) do(ctx context.Context, r *run) error {
 	return r.wrote(to, err, "writing")
 }
 
-func (a UpdateStatus) do(ctx context.Context, r *run) error {
-	to := r.current(a.To)
-	err := r.Client.Status().Update(ctx, to)
-	return r.wrote(to, err, "writing the status of")
-}
-
 func (a AddFinalizer) do(ctx context.Context, r *run) error {
 	from, to := r.current(a.Object), r.current(a.Object)
 	if !controllerutil.AddFinalizer(to, a.Name) {
@@ -166,26 +140,15 @@ func (a RemoveFinalizer) do(ctx context.Context, r *run) error {
 func (a Delete) do(ctx context.Context, r *run) error {
 	o := r.current(a.Object)
 	uid, version := o.GetUID(), o.GetResourceVersion()
-	options := &client.DeleteOptions{GracePeriodSeconds: a.Grace}
 	only := client.Preconditions{UID: &uid}
 	if a.Unchanged {
 		only.ResourceVersion = &version
 	}
-	only.ApplyToDelete(options)
-	if a.Propagation != "" {
-		a.Propagation.ApplyToDelete(options)
-	}
-	if err := r.Client.Delete(ctx, o, options); client.IgnoreNotFound(err) != nil {
+	if err := r.Client.Delete(ctx, o, only); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting %s: %w", r.name(o), err)
 	}
 	return nil
 }
-
-func (a StartPod) do(ctx context.Context, r *run) error {
-	return r.StepPods.Start(ctx, a.Pod.DeepCopy())
-}
-
-func (a StopPod) do(ctx context.Context, r *run) error { return r.StepPods.Discard(ctx, a.Pod) }
 
 func (a Emit) do(_ context.Context, r *run) error {
 	var related runtime.Object

@@ -1,6 +1,8 @@
 package testkit
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -8,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -23,6 +26,63 @@ func apply[T any](object T, changes []With[T]) T {
 	return object
 }
 
+// Noon is the time at which the worlds of unit tests begin.
+var Noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// Deleted says that an object's deletion was requested at Noon.
+func Deleted[T client.Object](o T) { o.SetDeletionTimestamp(&metav1.Time{Time: Noon}) }
+
+// Storage is the resource list of a size.
+func Storage(size string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+}
+
+// Node builds a node.
+func Node(name string, changes ...With[*corev1.Node]) *corev1.Node {
+	return apply(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, changes)
+}
+
+// Pod builds a pod with one container.
+func Pod(namespace, name string, changes ...With[*corev1.Pod]) *corev1.Pod {
+	return apply(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}},
+	}, changes)
+}
+
+// OnNode schedules a pod to a node.
+func OnNode(node string) With[*corev1.Pod] {
+	return func(p *corev1.Pod) { p.Spec.NodeName = node }
+}
+
+// Using makes a pod use claims of its namespace.
+func Using(claims ...string) With[*corev1.Pod] {
+	return func(p *corev1.Pod) {
+		for _, claim := range claims {
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: claim, VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+			}})
+		}
+	}
+}
+
+// InPhase gives a pod its phase.
+func InPhase(phase corev1.PodPhase) With[*corev1.Pod] {
+	return func(p *corev1.Pod) { p.Status.Phase = phase }
+}
+
+// BoundTo binds a claim to a volume.
+func BoundTo(volume string) With[*corev1.PersistentVolumeClaim] {
+	return func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.VolumeName, c.Status.Phase = volume, corev1.ClaimBound
+	}
+}
+
+// ClaimRef is the reference of a volume to its claim.
+func ClaimRef(c *corev1.PersistentVolumeClaim) *corev1.ObjectReference {
+	return &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: c.Namespace, Name: c.Name, UID: c.UID}
+}
+
 // Claim builds a claim of 1Gi, ReadWriteOnce, that the binder has assigned to a provisioner.
 func Claim(namespace, name string, uid types.UID, provisioner string, changes ...With[*corev1.PersistentVolumeClaim]) *corev1.PersistentVolumeClaim {
 	return apply(&corev1.PersistentVolumeClaim{
@@ -34,7 +94,7 @@ func Claim(namespace, name string, uid types.UID, provisioner string, changes ..
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			StorageClassName: ptr.To(provisioner),
 			Resources: corev1.VolumeResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+				Requests: Storage("1Gi"),
 			},
 		},
 	}, changes)
@@ -100,7 +160,7 @@ func Volume(record *tarnv1.PavVolume, changes ...With[*corev1.PersistentVolume])
 	return apply(&corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: record.Name, UID: types.UID("volume-" + record.Name)},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			Capacity:                      Storage("1Gi"),
 			AccessModes:                   record.Spec.AccessModes,
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
 			ClaimRef: &corev1.ObjectReference{
@@ -111,5 +171,20 @@ func Volume(record *tarnv1.PavVolume, changes ...With[*corev1.PersistentVolume])
 			},
 		},
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
+	}, changes)
+}
+
+// Stage builds the stage of a volume on a node, with both finalizers.
+func Stage(volume *corev1.PersistentVolume, node string, changes ...With[*tarnv1.PavStage]) *tarnv1.PavStage {
+	provisioner := ""
+	if volume.Spec.CSI != nil {
+		provisioner = volume.Spec.CSI.Driver
+	}
+	return apply(&tarnv1.PavStage{
+		ObjectMeta: metav1.ObjectMeta{Name: tarnv1.StageName(volume.UID, node, false), Finalizers: []string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode}},
+		Spec: tarnv1.PavStageSpec{
+			Provisioner: tarnv1.ProvisionerReference{Name: provisioner, UID: types.UID(provisioner + "-uid")},
+			VolumeName:  volume.Name, VolumeUID: volume.UID, NodeName: node,
+		},
 	}, changes)
 }

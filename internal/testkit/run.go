@@ -40,6 +40,13 @@ func Run(ctx context.Context, t *testing.T, c *rest.Config, register func(ctrl.M
 	return func() { cancel(); <-done }
 }
 
+// Run starts controllers on a configuration of the world, with the account they have in a cluster.
+// It returns the function that stops them.
+func (w *World) Run(c *rest.Config, register func(ctrl.Manager) error, changes ...With[*ctrl.Options]) (stop func()) {
+	w.T.Helper()
+	return Run(w.Ctx, w.T, c, register, changes...)
+}
+
 // Life starts controllers with run, on a configuration that the Killer ends. When the Killer has
 // ended them, Life stops them and starts them again without it. The returned stop ends those that
 // run.

@@ -5,6 +5,7 @@ package action
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,7 +21,7 @@ import (
 // Action is one write. An action may be repeated: the process can be killed at any line, and the
 // next reconcile plans again from what was written.
 type Action interface {
-	do(context.Context, *run) error
+	do(context.Context, *Run) error
 }
 
 type (
@@ -36,8 +37,10 @@ type (
 	// PatchStatus is Patch for the status.
 	PatchStatus struct{ From, To client.Object }
 
-	// Update writes a whole object. To has the version that it was computed from.
-	Update struct{ To client.Object }
+	// Update writes a whole object, UpdateStatus its status. To has the version that it was
+	// computed from.
+	Update       struct{ To client.Object }
+	UpdateStatus struct{ To client.Object }
 
 	// AddFinalizer and RemoveFinalizer change the finalizers of an object as Patch does.
 	AddFinalizer struct {
@@ -65,6 +68,10 @@ type (
 		Doing string
 		Note  string
 	}
+
+	// Together are actions of which each depends on the one before. They are done up to the first
+	// that fails.
+	Together []Action
 )
 
 // Runner does actions.
@@ -73,53 +80,88 @@ type Runner struct {
 	Events events.EventRecorder
 }
 
-// Do does the actions in order, up to the first error. A plan computes all its objects
-// from one view. So an action on an object that an earlier one of the same call has
-// written is checked against the version that this write made.
+// Run is the writes of one reconcile. A plan computes all its objects from one view. So an action
+// on an object that an earlier one of the same run has written is checked against the version that
+// this write made.
+type Run struct {
+	*Runner
+	// Refused is the first error of a Create whose object the API server rejected for its content.
+	Refused error
+	// versions are the resource versions that this run has made.
+	versions map[types.UID]string
+}
+
+// Begin begins a run, for a controller that plans more than once in a reconcile.
+func (r *Runner) Begin() *Run { return &Run{Runner: r, versions: map[types.UID]string{}} }
+
+// Do does the actions in order, up to the first error.
 func (r *Runner) Do(ctx context.Context, actions ...Action) error {
-	this := &run{Runner: r, versions: map[types.UID]string{}}
+	return r.Begin().Do(ctx, actions...)
+}
+
+// Do does the actions in order, up to the first error.
+func (r *Run) Do(ctx context.Context, actions ...Action) error {
+	return Together(actions).do(ctx, r)
+}
+
+// Try does the actions in order, also after one that failed, and joins the errors.
+func (r *Run) Try(ctx context.Context, actions ...Action) error {
+	var failed []error
 	for _, a := range actions {
-		if err := a.do(ctx, this); err != nil {
+		if ctx.Err() != nil {
+			return errors.Join(append(failed, ctx.Err())...)
+		}
+		failed = append(failed, a.do(ctx, r))
+	}
+	return errors.Join(failed...)
+}
+
+func (t Together) do(ctx context.Context, r *Run) error {
+	for _, a := range t {
+		if err := a.do(ctx, r); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// run is one call of Do.
-type run struct {
-	*Runner
-	// versions are the resource versions that this run has made.
-	versions map[types.UID]string
-}
-
-func (a Create) do(ctx context.Context, r *run) error {
+func (a Create) do(ctx context.Context, r *Run) error {
 	err := r.Client.Create(ctx, copyOf(a.Object))
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("creating %s: %w", r.name(a.Object), err)
+	if err == nil || apierrors.IsAlreadyExists(err) {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("creating %s: %w", r.name(a.Object), err)
+	if r.Refused == nil && kube.IsRefusal(err) {
+		r.Refused = err
+	}
+	return err
 }
 
-func (a Patch) do(ctx context.Context, r *run) error {
+func (a Patch) do(ctx context.Context, r *Run) error {
 	from, to := r.current(a.From), r.current(a.To)
 	err := r.Client.Patch(ctx, to, locked(from))
 	return r.wrote(to, err, "writing")
 }
 
-func (a PatchStatus) do(ctx context.Context, r *run) error {
+func (a PatchStatus) do(ctx context.Context, r *Run) error {
 	from, to := r.current(a.From), r.current(a.To)
 	err := r.Client.Status().Patch(ctx, to, locked(from))
 	return r.wrote(to, err, "writing the status of")
 }
 
-func (a Update) do(ctx context.Context, r *run) error {
+func (a Update) do(ctx context.Context, r *Run) error {
 	to := r.current(a.To)
 	err := r.Client.Update(ctx, to)
 	return r.wrote(to, err, "writing")
 }
 
-func (a AddFinalizer) do(ctx context.Context, r *run) error {
+func (a UpdateStatus) do(ctx context.Context, r *Run) error {
+	to := r.current(a.To)
+	err := r.Client.Status().Update(ctx, to)
+	return r.wrote(to, err, "writing the status of")
+}
+
+func (a AddFinalizer) do(ctx context.Context, r *Run) error {
 	from, to := r.current(a.Object), r.current(a.Object)
 	if !controllerutil.AddFinalizer(to, a.Name) {
 		return nil
@@ -128,7 +170,7 @@ func (a AddFinalizer) do(ctx context.Context, r *run) error {
 	return r.wrote(to, err, "adding finalizer "+a.Name+" to")
 }
 
-func (a RemoveFinalizer) do(ctx context.Context, r *run) error {
+func (a RemoveFinalizer) do(ctx context.Context, r *Run) error {
 	from, to := r.current(a.Object), r.current(a.Object)
 	if !controllerutil.RemoveFinalizer(to, a.Name) {
 		return nil
@@ -137,7 +179,7 @@ func (a RemoveFinalizer) do(ctx context.Context, r *run) error {
 	return r.wrote(to, err, "removing finalizer "+a.Name+" from")
 }
 
-func (a Delete) do(ctx context.Context, r *run) error {
+func (a Delete) do(ctx context.Context, r *Run) error {
 	o := r.current(a.Object)
 	uid, version := o.GetUID(), o.GetResourceVersion()
 	only := client.Preconditions{UID: &uid}
@@ -150,7 +192,7 @@ func (a Delete) do(ctx context.Context, r *run) error {
 	return nil
 }
 
-func (a Emit) do(_ context.Context, r *run) error {
+func (a Emit) do(_ context.Context, r *Run) error {
 	var related runtime.Object
 	if a.Related != nil {
 		related = a.Related
@@ -160,7 +202,7 @@ func (a Emit) do(_ context.Context, r *run) error {
 }
 
 // current gives a copy of an object with the version that this run has made of it.
-func (r *run) current(o client.Object) client.Object {
+func (r *Run) current(o client.Object) client.Object {
 	o = copyOf(o)
 	if version, written := r.versions[o.GetUID()]; written {
 		o.SetResourceVersion(version)
@@ -169,7 +211,7 @@ func (r *run) current(o client.Object) client.Object {
 }
 
 // wrote notes the version that a write has made.
-func (r *run) wrote(o client.Object, err error, doing string) error {
+func (r *Run) wrote(o client.Object, err error, doing string) error {
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("%s %s: %w", doing, r.name(o), err)
 	}
@@ -180,7 +222,7 @@ func (r *run) wrote(o client.Object, err error, doing string) error {
 }
 
 // name names an object for an error, as PavVolume pvc-1 or Pod shop/web.
-func (r *run) name(o client.Object) string {
+func (r *Run) name(o client.Object) string {
 	kind := fmt.Sprintf("%T", o)
 	if gvk, err := r.Client.GroupVersionKindFor(o); err == nil {
 		kind = gvk.Kind

@@ -2,15 +2,18 @@ package action
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
@@ -69,6 +72,7 @@ func TestAnActionIsRefusedWhereTheObjectIsAnother(t *testing.T) {
 		"patch":         func(o *tarnv1.PavVolume) Action { return Patch{o, with(o, changed)} },
 		"status":        func(o *tarnv1.PavVolume) Action { return PatchStatus{o, o} },
 		"update":        func(o *tarnv1.PavVolume) Action { return Update{o} },
+		"whole status":  func(o *tarnv1.PavVolume) Action { return UpdateStatus{o} },
 		"add finalizer": func(o *tarnv1.PavVolume) Action { return AddFinalizer{o, finalizer} },
 		"remove finalizer": func(o *tarnv1.PavVolume) Action {
 			o.Finalizers = []string{finalizer}
@@ -90,6 +94,34 @@ func TestAnActionIsRefusedWhereTheObjectIsAnother(t *testing.T) {
 				t.Error("the actions after one that failed are done")
 			}
 		})
+	}
+}
+
+func TestARunGoesOnAfterAnActionThatFailedExceptWithinTogether(t *testing.T) {
+	ctx, r, record := world(t)
+	stale := with(record, func(o *tarnv1.PavVolume) { o.ResourceVersion = "1" })
+	labelled := func(label string) Action {
+		return Patch{record, with(record, func(o *tarnv1.PavVolume) { o.Labels = map[string]string{label: "yes"} })}
+	}
+	run := r.Begin()
+	refusal := apierrors.NewForbidden(schema.GroupResource{Resource: "pavvolumes"}, "pvc-2", errors.New("exceeded quota"))
+	run.Client = interceptor.NewClient(r.Client.(client.WithWatch), interceptor.Funcs{
+		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return refusal },
+	})
+	err := run.Try(ctx, Create{with(record, func(o *tarnv1.PavVolume) { o.Name, o.ResourceVersion = "pvc-2", "" })},
+		Together{PatchStatus{stale, stale}, labelled("never")}, labelled("once"))
+	if !errors.Is(err, refusal) || !strings.Contains(err.Error(), "writing the status of PavVolume pvc-1") || !errors.Is(run.Refused, refusal) {
+		t.Errorf("got %v, and as the refusal %v, want both failures", err, run.Refused)
+	}
+	if err := run.Try(ctx, AddFinalizer{record, finalizer}); err != nil {
+		t.Errorf("a later write of the run: %v", err)
+	}
+	live := &tarnv1.PavVolume{}
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(record), live); err != nil {
+		t.Fatal(err)
+	}
+	if len(live.Labels) != 1 || live.Labels["once"] == "" || len(live.Finalizers) != 1 {
+		t.Errorf("got %v, %v", live.Labels, live.Finalizers)
 	}
 }
 

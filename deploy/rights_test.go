@@ -34,8 +34,8 @@ var liveReads = map[string]map[string]string{
 	},
 	"tarn-bind": {
 		"persistentvolumeclaims": "controller/bind/gather.go: r.api.PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})",
-		"persistentvolumes":      "controller/bind/doubt.go: r.api.PersistentVolumes().Get(ctx, name, metav1.GetOptions{})",
-		"storageclasses":         "controller/bind/doubt.go: r.classes.Get(ctx, name, metav1.GetOptions{})",
+		"persistentvolumes":      "controller/bind/uncertain.go: r.api.PersistentVolumes().Get(ctx, name, metav1.GetOptions{})",
+		"storageclasses":         "controller/bind/uncertain.go: r.classes.Get(ctx, name, metav1.GetOptions{})",
 	},
 	"tarn-protect": {
 		"persistentvolumeclaims": "controller/protect/gather.go: kube.Get(ctx, r.live, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.PersistentVolumeClaim{})",

@@ -51,7 +51,7 @@ var exceptions = []struct{ rule, file, function, reason string }{
 	{"nothing panics", "cluster/internal/cli/image.go", "", "a flag that the same function has defined"},
 	{"messages are plain", "internal/app/plan/answer.go", "", "Refused and refuse are values of the REST API"},
 	{"what can tell is not polled", "internal/controller/bind/watches.go", "resyncs", "a net under the events, each ten minutes"},
-	{"what can tell is not polled", "internal/controller/bind/events.go", "newPoster", "nothing is looked for: an Event rests until a time that is known"},
+	{"what can tell is not polled", "internal/controller/bind/events.go", "newEventQueue", "nothing is looked for: an Event rests until a time that is known"},
 	{"what can tell is not polled", "internal/node/agent.go", "run", "a socket that another process still holds tells nobody when it is let go"},
 	{"what can tell is not polled", "internal/node/driver/drivers.go", "stopGracefully", "nothing is looked for: it bounds how long a call may still take"},
 	{"what can tell is not polled", "internal/node/podend/follow.go", "Follow", "the runtime does not tell when it can be reached again, and the pauses grow"},

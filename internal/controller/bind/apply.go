@@ -31,9 +31,9 @@ type writeError struct {
 func (e *writeError) Error() string { return fmt.Sprintf("writing %s: %v", e.what, e.err) }
 func (e *writeError) Unwrap() error { return e.err }
 
-// refused says that the API server surely did not carry out a write and will reject the same write
+// isRejected says that the API server surely did not carry out a write and will reject the same write
 // again. So the objects need not be read again.
-func refused(err error) bool {
+func isRejected(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return false
@@ -46,8 +46,8 @@ func refused(err error) bool {
 	}
 }
 
-// overtaken says that another writer came first: the object changed or is gone.
-func overtaken(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
+// isStale says that another writer came first: the object changed or is gone.
+func isStale(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
 
 // apply carries out a plan, up to the first error. Every write names the version it was computed
 // from, and builds on the answer to the previous write. Each answer enters the cache at once.
@@ -85,11 +85,11 @@ func (r *reconciler) do(ctx context.Context, on *pair, a Action) error {
 		return r.wroteClaim(on, c, func(api v1.PersistentVolumeClaimInterface) (*corev1.PersistentVolumeClaim, error) {
 			return api.UpdateStatus(ctx, c, metav1.UpdateOptions{})
 		})
-	case WakeClaim:
-		r.watches.wake(wakes{claims: set[claimKey]{a.Key: {}}})
+	case EnqueueClaim:
+		r.watches.enqueue(requests{claims: set[claimKey]{a.Key: {}}})
 		return nil
 	case Post:
-		r.poster.post(*on, a)
+		r.events.post(*on, a)
 		return nil
 	}
 	return fmt.Errorf("bind: unknown action %T", a)
@@ -106,7 +106,7 @@ func (r *reconciler) wroteVolume(on *pair, v *corev1.PersistentVolume, write fun
 	answer.ManagedFields = nil
 	on.volume = answer
 	r.log.Info("update", "kind", "PersistentVolume", "object", answer.Name, "uid", answer.UID, "phase", answer.Status.Phase, "claim", claimKeyOf(answer))
-	r.books.record(nil, answer)
+	r.cache.putWritten(nil, answer)
 	return nil
 }
 
@@ -119,7 +119,7 @@ func (r *reconciler) wroteClaim(on *pair, c *corev1.PersistentVolumeClaim, write
 	answer.ManagedFields = nil
 	on.claim = answer
 	r.log.Info("update", "kind", "PersistentVolumeClaim", "object", answer.Namespace+"/"+answer.Name, "uid", answer.UID, "phase", answer.Status.Phase, "volume", answer.Spec.VolumeName)
-	r.books.record(answer, nil)
+	r.cache.putWritten(answer, nil)
 	return nil
 }
 

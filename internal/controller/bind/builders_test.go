@@ -224,16 +224,16 @@ func (deaf) freeVolumes(string, int)                 {}
 func (deaf) foreign(foreignWrite)                    {}
 
 // booksOf stores objects in a new cache as a watch would.
-func booksOf(objects ...any) *books {
-	b := newBooks(false, deaf{})
+func booksOf(objects ...any) *cache {
+	b := newCache(false, deaf{})
 	for _, o := range objects {
 		switch o := o.(type) {
 		case *corev1.PersistentVolumeClaim:
-			b.sawClaim(o)
+			b.claimChanged(o)
 		case *corev1.PersistentVolume:
-			b.sawVolume(o)
+			b.volumeChanged(o)
 		case *storagev1.StorageClass:
-			b.sawClass(o)
+			b.classChanged(o)
 		}
 	}
 	return b
@@ -267,7 +267,7 @@ func carryOut(p Plan, on pair) done {
 			d.claim, d.writes = c, append(d.writes, "claim")
 		case WriteClaimStatus:
 			d.claim, d.writes = a.onto(d.claim).DeepCopy(), append(d.writes, "claim/status")
-		case WakeClaim:
+		case EnqueueClaim:
 			d.writes = append(d.writes, "wake "+a.Key.Name)
 		case Post:
 			event := a.Type + " " + a.Reason
@@ -282,19 +282,19 @@ func carryOut(p Plan, on pair) done {
 
 // syncClaim reconciles claim ns/c once. If it asks the API server, the answer agrees with the
 // cache.
-func syncClaim(t *testing.T, b *books, pods ...string) (done, error) {
+func syncClaim(t *testing.T, b *cache, pods ...string) (done, error) {
 	t.Helper()
 	key := claimKey{Namespace: "ns", Name: "c"}
-	v, doubtful := b.lookAtClaim(key)
-	if doubtful != "" {
-		t.Fatalf("volume %q is in doubt", doubtful)
+	v, uncertain := b.readClaim(key)
+	if uncertain != "" {
+		t.Fatalf("volume %q is uncertain", uncertain)
 	}
 	if v == nil {
 		return done{pair: pair{claim: b.claims[key]}}, nil
 	}
 	v.Pods = pods
 	p := planClaim(v)
-	if p.Ask {
+	if p.NeedsLiveRead {
 		v.Asked = true
 		p = planClaim(v)
 	}
@@ -302,13 +302,13 @@ func syncClaim(t *testing.T, b *books, pods ...string) (done, error) {
 }
 
 // syncVolume reconciles a volume once. If it asks the API server, the answer is the claim live.
-func syncVolume(b *books, name string, live *corev1.PersistentVolumeClaim) done {
-	v := b.lookAtVolume(name)
+func syncVolume(b *cache, name string, live *corev1.PersistentVolumeClaim) done {
+	v := b.readVolume(name)
 	if v == nil {
 		return done{}
 	}
 	p := planVolume(v)
-	if p.Ask {
+	if p.NeedsLiveRead {
 		v.Claim, v.Asked = live, true
 		p = planVolume(v)
 	}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -46,7 +46,7 @@ const writeTimeout = 30 * time.Second
 type Options struct {
 	// Pods is a cache of all pods with index kube.PodsByClaim. Without it, Events do not name the
 	// pods that wait.
-	Pods cache.Cache
+	Pods ctrlcache.Cache
 	// MaxConcurrent is how many claims, and how many volumes, are reconciled at once; 0 means 128.
 	MaxConcurrent int
 	// NoProvisioning disables the calls of provisioners.
@@ -62,16 +62,16 @@ type reconciler struct {
 	// fairness knows better how much load it can take.
 	api     v1.CoreV1Interface
 	classes storagev1.StorageClassInterface
-	poster  *poster
+	events  *eventQueue
 	metrics *metrics
 	clock   clock.PassiveClock
 	log     logr.Logger
 	// active is how many claims are being reconciled.
 	active atomic.Int32
-	// crowded is when there were last many claims in work or queued, nil for never.
-	crowded atomic.Pointer[time.Time]
-	// warned is when the log last warned of another binder. The cache's lock guards it.
-	warned time.Time
+	// crowdedAt is when there were last many claims in work or queued, nil for never.
+	crowdedAt atomic.Pointer[time.Time]
+	// warnedAt is when the log last warned of another binder. The cache's lock guards it.
+	warnedAt time.Time
 }
 
 type (
@@ -98,13 +98,13 @@ func Register(mgr ctrl.Manager, o Options) error {
 		return fmt.Errorf("registering the binder's metrics: %w", err)
 	}
 	r := &reconciler{api: api, classes: storage.StorageClasses(), metrics: metrics, clock: clock.RealClock{}, log: mgr.GetLogger().WithName("bind")}
-	r.watches = &watches{cache: mgr.GetCache(), pods: o.Pods, books: newBooks(o.NoProvisioning, r), ticks: o.ticks, ready: make(chan struct{})}
-	r.poster = newPoster(mgr.GetEventRecorder(kube.ControllerName), r.clock, r.books.isOver)
-	r.poster.busy = r.manyOnTheirWay
-	if err := mgr.Add(r.poster); err != nil {
+	r.watches = &watches{informers: mgr.GetCache(), pods: o.Pods, cache: newCache(o.NoProvisioning, r), ticks: o.ticks, ready: make(chan struct{})}
+	r.events = newEventQueue(mgr.GetEventRecorder(kube.ControllerName), r.clock, r.cache.settled)
+	r.events.busy = r.busy
+	if err := mgr.Add(r.events); err != nil {
 		return fmt.Errorf("adding the event recorder of the binder: %w", err)
 	}
-	if err := lookAtVersion(mgr, config, r.log); err != nil {
+	if err := checkVersion(mgr, config, r.log); err != nil {
 		return err
 	}
 	workers := o.MaxConcurrent
@@ -128,18 +128,18 @@ func Register(mgr ctrl.Manager, o Options) error {
 	return nil
 }
 
-// manyOnTheirWay says whether work that can wait should wait for the claims. An overloaded API
+// busy says whether work that can wait should wait for the claims. An overloaded API
 // server stops for moments. Few claims are in work after such a stop, and many are about to come.
 // So it stays true until there were few claims for claimPause.
-func (r *reconciler) manyOnTheirWay() bool {
+func (r *reconciler) busy() bool {
 	now := r.clock.Now()
 	if int(r.active.Load())+r.claims.Len() > manyClaims {
 		at := now // only this copy escapes to the heap
-		r.crowded.Store(&at)
+		r.crowdedAt.Store(&at)
 		return true
 	}
-	last := r.crowded.Load()
-	return last != nil && now.Sub(*last) < claimPause
+	last := r.crowdedAt.Load()
+	return last != nil && now.Sub(*last) < claimWait
 }
 
 // Reconcile brings one claim to its desired state.
@@ -147,7 +147,7 @@ func (r claims) Reconcile(ctx context.Context, request reconcile.Request) (_ rec
 	key := request.NamespacedName
 	r.active.Add(1)
 	defer r.active.Add(-1)
-	defer func() { r.wake(r.books.finish(key, err)) }()
+	defer func() { r.enqueue(r.cache.finishClaim(key, err)) }()
 	var began match
 	for range rounds {
 		var again bool
@@ -183,36 +183,36 @@ func (r claims) once(ctx context.Context, key claimKey, began *match) (again boo
 	on := pair{claim: v.Claim, volume: v.volume()}
 	p := planClaim(v)
 	if on.volume != nil {
-		defer func() { r.letGo(on.volume.Name, err) }()
+		defer func() { r.unlockVolume(on.volume.Name, err) }()
 		if p.Match != MatchNone {
 			p.Match = began.as(on.volume.Name, p.Match)
 		}
 	}
 	switch err = r.failed(r.apply(ctx, on, p), "claim", key, on.volume); {
 	case err == nil && p.Match != MatchNone:
-		r.metrics.joined(v.Claim, p.Match, r.clock.Now())
-	case refused(err) && !apierrors.IsTooManyRequests(err):
-		r.poster.post(on, refusal(&p, err))
+		r.metrics.observeBound(v.Claim, p.Match, r.clock.Now())
+	case isRejected(err) && !apierrors.IsTooManyRequests(err):
+		r.events.post(on, rejectedEvent(&p, err))
 	}
-	return overtaken(err) || err == nil && p.Again, err
+	return isStale(err) || err == nil && p.Again, err
 }
 
-// refusal is the Event that tells the user that the API server, usually through a webhook, rejects
+// rejectedEvent is the Event that tells the user that the API server, usually through a webhook, rejects
 // a write of the claim. The binder retries with backoff.
-func refusal(p *Plan, err error) Post {
-	return Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: cmp.Or(p.Refusal, reasonFailedBinding), Note: kube.RefusedWrite + err.Error()}
+func rejectedEvent(p *Plan, err error) Post {
+	return Post{On: OnClaim, Type: corev1.EventTypeWarning, Reason: cmp.Or(p.RejectedReason, reasonFailedBinding), Note: kube.RefusedWrite + err.Error()}
 }
 
 // Reconcile brings one volume to its desired state.
 func (r volumes) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	// While many claims are in work, this volume's claim may be among them. A needless write would
 	// make all of them wait longer.
-	if r.manyOnTheirWay() && r.books.expectsClaim(request.Name, r.clock.Now().Add(-mostPauses)) {
-		return reconcile.Result{RequeueAfter: claimPause}, nil
+	if r.busy() && r.cache.expectsClaim(request.Name, r.clock.Now().Add(-maxClaimWait)) {
+		return reconcile.Result{RequeueAfter: claimWait}, nil
 	}
 	var err error
 	for range rounds {
-		if err = r.once(ctx, request.Name); !overtaken(err) {
+		if err = r.once(ctx, request.Name); !isStale(err) {
 			break
 		}
 	}
@@ -224,27 +224,29 @@ func (r volumes) once(ctx context.Context, name string) (err error) {
 	if err != nil || v == nil {
 		return r.failed(err, "volume", claimKey{}, nil)
 	}
-	defer func() { r.letGo(name, err) }()
+	defer func() { r.unlockVolume(name, err) }()
 	on := pair{volume: v.Volume, claim: v.Claim}
 	return r.failed(r.apply(ctx, on, planVolume(v)), "volume", claimKey{}, v.Volume)
 }
 
-// failed counts a reconcile that ended in an error. After a failed write it marks the objects as in
-// doubt, unless the API server surely rejected the write. They are read again before the next
+// failed counts a reconcile that ended in an error. After a failed write it marks the objects as as
+// uncertain, unless the API server surely rejected the write. They are read again before the next
 // decision.
 func (r *reconciler) failed(err error, object string, key claimKey, v *corev1.PersistentVolume) error {
 	if err != nil {
 		r.metrics.failed(object, err)
 	}
-	if write := (*writeError)(nil); errors.As(err, &write) && !refused(err) {
+	if write := (*writeError)(nil); errors.As(err, &write) && !isRejected(err) {
 		name := ""
 		if v != nil {
 			name = v.Name
 		}
-		r.books.doubt(key, name)
+		r.cache.markUncertain(key, name)
 	}
 	return err
 }
 
-// letGo ends a hold and enqueues the claims and volumes that this concerns.
-func (r *reconciler) letGo(volume string, err error) { r.wake(r.books.letGo(volume, err)) }
+// unlockVolume unlocks a volume and enqueues the claims and volumes that this concerns.
+func (r *reconciler) unlockVolume(volume string, err error) {
+	r.enqueue(r.cache.unlockVolume(volume, err))
+}

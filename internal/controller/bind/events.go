@@ -40,68 +40,68 @@ const (
 	eventsAtOnce    = 50
 )
 
-// poster posts Events about claims and volumes in the background, slowly. It posts each once until
+// eventQueue posts Events about claims and volumes in the background, slowly. It posts each once until
 // it changes, and not at all if its subject is settled by then. A Normal Event waits restTime, and
 // up to mostDelay more while many claims are in work. A Warning does not wait and precedes all
 // Normal Events: many waiting claims must not hide a lost one.
-type poster struct {
+type eventQueue struct {
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
 	limiter  flowcontrol.RateLimiter
-	over     func(regarding runtime.Object) bool
+	settled  func(regarding runtime.Object) bool
 	// busy says whether the API server's capacity is needed for binding. It is called only when
 	// there is an Event to post.
 	busy func() bool
 
 	mu   sync.Mutex
-	said map[types.UID]*history
+	sent map[types.UID]*eventHistory
 	// warnings and normals are the Events that wait, each in order of due time. At most one Event
 	// of a reason waits for one object, however slowly they are posted.
 	warnings, normals list.List
-	more              chan struct{} // has an element if Events were added since the last check
+	added             chan struct{} // has an element if Events were added since the last check
 	// after lets tests control the timers.
 	after func(time.Duration) <-chan time.Time
 }
 
-// saying is one Event that waits to be posted.
-type saying struct {
+// queuedEvent is one Event that waits to be posted.
+type queuedEvent struct {
 	post      Post
-	what      uint64 // the hash of its text
+	hash      uint64 // the hash of its text
 	regarding runtime.Object
 	related   runtime.Object
 	uid       types.UID
 	due       time.Time // the earliest time to post it
 }
 
-// history is what was posted about one object: the last Event of each reason, and the reason of the
+// eventHistory is what was posted about one object: the last Event of each reason, and the reason of the
 // last Event. It exists until forget removes it.
-type history struct {
-	last string
-	by   map[string]said
+type eventHistory struct {
+	last     string
+	byReason map[string]sentEvent
 }
 
-// said is the last posted Event of a reason: the hash of its text, and its time. It keeps no
+// sentEvent is the last posted Event of a reason: the hash of its text, and its time. It keeps no
 // object, as many wait for long.
-type said struct {
-	what  uint64
-	at    time.Time
-	waits *list.Element // the waiting Event of this reason, nil for none
+type sentEvent struct {
+	hash   uint64
+	at     time.Time
+	queued *list.Element // the waiting Event of this reason, nil for none
 }
 
-// again says whether an Event would repeat one that was posted a short time ago.
-func (h *history) again(s *saying, now time.Time) bool {
-	before := h.by[s.post.Reason]
+// repeats says whether an Event would repeat one that was posted a short time ago.
+func (h *eventHistory) repeats(s *queuedEvent, now time.Time) bool {
+	before := h.byReason[s.post.Reason]
 	pause := repeatAfter
 	if h.last != s.post.Reason || h.awaits(s.post.Reason) {
 		pause = changeAfter
 	}
-	return before.what == s.what && now.Sub(before.at) < pause
+	return before.hash == s.hash && now.Sub(before.at) < pause
 }
 
 // awaits says whether an Event of another reason waits to be posted.
-func (h *history) awaits(other string) bool {
-	for reason, of := range h.by {
-		if of.waits != nil && reason != other {
+func (h *eventHistory) awaits(other string) bool {
+	for reason, of := range h.byReason {
+		if of.queued != nil && reason != other {
 			return true
 		}
 	}
@@ -123,18 +123,18 @@ func (p *Post) doing() string {
 	return fmt.Sprintf("%s-%08x", eventAction, uint32(p.sum()))
 }
 
-func newPoster(recorder events.EventRecorder, c clock.PassiveClock, over func(runtime.Object) bool) *poster {
-	return &poster{
-		recorder: recorder, clock: c, over: over, busy: func() bool { return false }, limiter: flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
-		said: map[types.UID]*history{}, more: make(chan struct{}, 1), after: clock.RealClock{}.After,
+func newEventQueue(recorder events.EventRecorder, c clock.PassiveClock, over func(runtime.Object) bool) *eventQueue {
+	return &eventQueue{
+		recorder: recorder, clock: c, settled: over, busy: func() bool { return false }, limiter: flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce),
+		sent: map[types.UID]*eventHistory{}, added: make(chan struct{}, 1), after: clock.RealClock{}.After,
 	}
 }
 
 // post queues an Event, unless the last one of its reason about its object said the same a short
 // time ago.
-func (p *poster) post(on pair, post Post) {
+func (p *eventQueue) post(on pair, post Post) {
 	post.Note = kube.Note(post.Note) // the part that is cut off is no news
-	s := &saying{post: post, what: post.sum()}
+	s := &queuedEvent{post: post, hash: post.sum()}
 	switch {
 	case post.On == OnClaim && on.claim != nil:
 		s.regarding, s.uid = on.claim, on.claim.UID
@@ -151,43 +151,43 @@ func (p *poster) post(on pair, post Post) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.said[s.uid]
+	h := p.sent[s.uid]
 	if h == nil {
-		h = &history{by: map[string]said{}}
-		p.said[s.uid] = h
+		h = &eventHistory{byReason: map[string]sentEvent{}}
+		p.sent[s.uid] = h
 	}
 	now := p.clock.Now()
-	if h.by[post.Reason].waits == nil && h.again(s, now) {
+	if h.byReason[post.Reason].queued == nil && h.repeats(s, now) {
 		return
 	}
-	p.put(h, s, now)
+	p.insert(h, s, now)
 	select {
-	case p.more <- struct{}{}:
+	case p.added <- struct{}{}:
 	default:
 	}
 }
 
-// put adds an Event to its list. It replaces a waiting Event of the same reason, so that frequent
+// insert adds an Event to its list. It replaces a waiting Event of the same reason, so that frequent
 // changes cannot delay it for ever. take decides later whether it is news.
-func (p *poster) put(h *history, s *saying, now time.Time) {
-	of := h.by[s.post.Reason]
-	if of.waits != nil {
-		other := of.waits.Value.(*saying)
+func (p *eventQueue) insert(h *eventHistory, s *queuedEvent, now time.Time) {
+	of := h.byReason[s.post.Reason]
+	if of.queued != nil {
+		other := of.queued.Value.(*queuedEvent)
 		if p.listOf(other) == p.listOf(s) {
-			s.due, of.waits.Value = other.due, s
+			s.due, of.queued.Value = other.due, s
 			return
 		}
-		p.listOf(other).Remove(of.waits)
+		p.listOf(other).Remove(of.queued)
 	}
 	if s.due = now; s.post.Type == corev1.EventTypeNormal {
 		s.due = now.Add(restTime)
 	}
-	of.waits = p.listOf(s).PushBack(s)
-	h.by[s.post.Reason] = of
+	of.queued = p.listOf(s).PushBack(s)
+	h.byReason[s.post.Reason] = of
 }
 
 // listOf returns the list in which an Event waits.
-func (p *poster) listOf(s *saying) *list.List {
+func (p *eventQueue) listOf(s *queuedEvent) *list.List {
 	if s.post.Type == corev1.EventTypeNormal {
 		return &p.normals
 	}
@@ -197,30 +197,30 @@ func (p *poster) listOf(s *saying) *list.List {
 // forget drops what was posted, and what waits to be posted, about an object that is gone or bound.
 // Waiting Warnings stay. A claim's loss is posted once, and is worth reporting even after its
 // volume is back.
-func (p *poster) forget(uid types.UID) {
+func (p *eventQueue) forget(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.said[uid]
+	h := p.sent[uid]
 	if h == nil {
 		return
 	}
-	for reason, of := range h.by {
-		if of.waits != nil && p.listOf(of.waits.Value.(*saying)) == &p.warnings {
-			h.by[reason] = said{waits: of.waits}
+	for reason, of := range h.byReason {
+		if of.queued != nil && p.listOf(of.queued.Value.(*queuedEvent)) == &p.warnings {
+			h.byReason[reason] = sentEvent{queued: of.queued}
 			continue
 		}
-		if of.waits != nil {
-			p.normals.Remove(of.waits)
+		if of.queued != nil {
+			p.normals.Remove(of.queued)
 		}
-		delete(h.by, reason)
+		delete(h.byReason, reason)
 	}
-	if len(h.by) == 0 {
-		delete(p.said, uid)
+	if len(h.byReason) == 0 {
+		delete(p.sent, uid)
 	}
 }
 
 // Start posts due Events until the context ends.
-func (p *poster) Start(ctx context.Context) error {
+func (p *eventQueue) Start(ctx context.Context) error {
 	for {
 		s, pause, ok := p.next()
 		if !ok {
@@ -231,12 +231,12 @@ func (p *poster) Start(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-p.more:
+			case <-p.added:
 			case <-due:
 			}
 			continue
 		}
-		over := p.over(s.regarding)
+		over := p.settled(s.regarding)
 		if over {
 			p.forget(s.uid) // again: it may have been queued after the object was forgotten
 		}
@@ -252,7 +252,7 @@ func (p *poster) Start(ctx context.Context) error {
 
 // next takes the first Event that is due and says something new. If there is none, pause is how
 // long until the first waiting one is due, 0 if none waits.
-func (p *poster) next() (s saying, pause time.Duration, ok bool) {
+func (p *eventQueue) next() (s queuedEvent, pause time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
@@ -262,14 +262,14 @@ func (p *poster) next() (s saying, pause time.Duration, ok bool) {
 			first = p.normals.Front()
 		}
 		if first == nil {
-			return saying{}, 0, false
+			return queuedEvent{}, 0, false
 		}
-		s := first.Value.(*saying)
+		s := first.Value.(*queuedEvent)
 		if pause := s.due.Sub(now); pause > 0 {
-			return saying{}, pause, false
+			return queuedEvent{}, pause, false
 		}
 		if s.post.Type == corev1.EventTypeNormal && now.Before(s.due.Add(mostDelay)) && p.busy() {
-			return saying{}, restTime, false
+			return queuedEvent{}, restTime, false
 		}
 		if p.take(s, now) {
 			return *s, 0, true
@@ -279,29 +279,29 @@ func (p *poster) next() (s saying, pause time.Duration, ok bool) {
 
 // take removes an Event from its list and says whether to post it. Only a posted Event suppresses
 // later repetitions: an Event may wait for long.
-func (p *poster) take(s *saying, now time.Time) bool {
-	h := p.said[s.uid]
-	again := h.again(s, now)
-	of := h.by[s.post.Reason]
-	p.listOf(s).Remove(of.waits)
-	if of.waits = nil; !again {
-		of.what, of.at, h.last = s.what, now, s.post.Reason
+func (p *eventQueue) take(s *queuedEvent, now time.Time) bool {
+	h := p.sent[s.uid]
+	again := h.repeats(s, now)
+	of := h.byReason[s.post.Reason]
+	p.listOf(s).Remove(of.queued)
+	if of.queued = nil; !again {
+		of.hash, of.at, h.last = s.hash, now, s.post.Reason
 	}
-	h.by[s.post.Reason] = of
+	h.byReason[s.post.Reason] = of
 	return !again
 }
 
-// isOver says whether an Event's claim is bound by now, or its object is gone. A lost claim is not
-// over.
-func (b *books) isOver(regarding runtime.Object) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// settled says whether an Event's claim is bound by now, or its object is gone. A lost claim is not
+// settled.
+func (c *cache) settled(regarding runtime.Object) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch o := regarding.(type) {
 	case *corev1.PersistentVolumeClaim:
-		now := b.claims[keyOf(o)]
+		now := c.claims[keyOf(o)]
 		return now == nil || now.UID != o.UID || volume.StateOfClaim(now) == volume.ClaimCompleted && now.Status.Phase != corev1.ClaimLost
 	case *corev1.PersistentVolume:
-		now := b.volumes[o.Name]
+		now := c.volumes[o.Name]
 		return now == nil || now.UID != o.UID
 	}
 	return false

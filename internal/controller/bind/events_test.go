@@ -34,7 +34,7 @@ var (
 func stillSo(runtime.Object) bool { return false }
 
 // posts returns what a poster posts now and after the rest time of the waiting Events.
-func posts(p *poster, clock *testclock.FakePassiveClock) []string {
+func posts(p *eventQueue, clock *testclock.FakePassiveClock) []string {
 	var notes []string
 	for {
 		s, pause, ok := p.next()
@@ -62,7 +62,7 @@ func claimsOf(count int) []pair {
 func TestEventsArePostedWhenTheyChange(t *testing.T) {
 	on, another := pair{claim: claimOf("1Gi")}, pair{claim: claimOf("1Gi", uid("another"))}
 	clock := testclock.NewFakePassiveClock(noon)
-	p := newPoster(&notes{}, clock, stillSo)
+	p := newEventQueue(&notes{}, clock, stillSo)
 	for range 100 {
 		p.post(on, waitingPost)
 		p.post(on, failedPost)
@@ -98,7 +98,7 @@ func TestEventsArePostedWhenTheyChange(t *testing.T) {
 func TestNoMoreEventsWaitThanThereAreThingsToTell(t *testing.T) {
 	const perRound = 100
 	clock := testclock.NewFakePassiveClock(noon)
-	p := newPoster(&notes{}, clock, stillSo)
+	p := newEventQueue(&notes{}, clock, stillSo)
 	claims := claimsOf(3 * perRound)
 	told := map[types.UID]time.Time{}
 	var posted, early int
@@ -140,7 +140,7 @@ func TestNoMoreEventsWaitThanThereAreThingsToTell(t *testing.T) {
 
 func TestAWarningGoesBeforeAllNormalEventsThatWait(t *testing.T) {
 	clock := testclock.NewFakePassiveClock(noon)
-	p := newPoster(&notes{}, clock, stillSo)
+	p := newEventQueue(&notes{}, clock, stillSo)
 	for _, c := range claimsOf(1000) {
 		p.post(c, waitingPost)
 	}
@@ -176,7 +176,7 @@ func TestAnEventThatIsLateTellsWhatIsSoNow(t *testing.T) {
 		{name: "what it was before is so again", told: []Post{waitingPost}, then: changeAfter, says: []Post{unfit, waitingPost}, want: []string{"none fits", "other", "waiting"}},
 	} {
 		clock := testclock.NewFakePassiveClock(noon)
-		p := newPoster(&notes{}, clock, stillSo)
+		p := newEventQueue(&notes{}, clock, stillSo)
 		on := pair{claim: claimOf("1Gi")}
 		for _, post := range c.told {
 			p.post(on, post)
@@ -199,7 +199,7 @@ func TestAnEventThatIsLateTellsWhatIsSoNow(t *testing.T) {
 // A claim's loss is posted when it happens, and never again.
 func TestOnlyWarningsWaitAboutWhatIsForgotten(t *testing.T) {
 	clock := testclock.NewFakePassiveClock(noon)
-	p := newPoster(&notes{}, clock, stillSo)
+	p := newEventQueue(&notes{}, clock, stillSo)
 	claims := claimsOf(10)
 	for _, c := range claims {
 		p.post(c, waitingPost)
@@ -212,7 +212,7 @@ func TestOnlyWarningsWaitAboutWhatIsForgotten(t *testing.T) {
 	for _, c := range claims {
 		p.forget(c.claim.UID)
 	}
-	if normals, objects := p.normals.Len(), len(p.said); normals != 0 || objects != 1 {
+	if normals, objects := p.normals.Len(), len(p.sent); normals != 0 || objects != 1 {
 		t.Errorf("%d Normal Events wait and %d objects are known, want none and the lost claim alone", normals, objects)
 	}
 	p.post(claims[3], lostPost)
@@ -220,8 +220,8 @@ func TestOnlyWarningsWaitAboutWhatIsForgotten(t *testing.T) {
 		t.Errorf("posted %q, want %q", got, want)
 	}
 	p.forget(claims[3].claim.UID)
-	if len(p.said) != 0 {
-		t.Errorf("%d objects are still known, want none", len(p.said))
+	if len(p.sent) != 0 {
+		t.Errorf("%d objects are still known, want none", len(p.sent))
 	}
 }
 
@@ -229,7 +229,7 @@ func TestOnlyWarningsWaitAboutWhatIsForgotten(t *testing.T) {
 func BenchmarkPostWhileManyWait(b *testing.B) {
 	for _, waiting := range []int{1000, 50000} {
 		b.Run(fmt.Sprint(waiting), func(b *testing.B) {
-			p := newPoster(&notes{}, testclock.NewFakePassiveClock(noon), stillSo)
+			p := newEventQueue(&notes{}, testclock.NewFakePassiveClock(noon), stillSo)
 			claims := claimsOf(waiting)
 			for _, c := range claims {
 				p.post(c, waitingPost)
@@ -253,7 +253,7 @@ func TestManyEventsArePostedSlowly(t *testing.T) {
 		}
 	}}
 	clock := testclock.NewFakePassiveClock(noon)
-	p := newPoster(n, clock, stillSo)
+	p := newEventQueue(n, clock, stillSo)
 	for _, c := range claimsOf(200) {
 		p.post(c, waitingPost)
 	}
@@ -273,7 +273,7 @@ func TestAnEventThatIsOverIsNotPosted(t *testing.T) {
 	defer cancel()
 	n := &notes{enough: func(int) { cancel() }}
 	clock := testclock.NewFakePassiveClock(noon)
-	p := newPoster(n, clock, b.isOver)
+	p := newEventQueue(n, clock, b.settled)
 	on := pair{claim: claimOf("1Gi")}
 	p.post(on, waitingPost)
 	p.post(on, lostPost)
@@ -297,7 +297,7 @@ func TestANormalEventRestsBeforeItIsPostedAndAWarningDoesNot(t *testing.T) {
 	}}
 	clock := testclock.NewFakePassiveClock(noon)
 	waits, soonBound := claimOf("1Gi"), claimOf("1Gi", uid("soon"))
-	p := newPoster(n, clock, func(regarding runtime.Object) bool { return regarding == soonBound && clock.Now().After(noon) })
+	p := newEventQueue(n, clock, func(regarding runtime.Object) bool { return regarding == soonBound && clock.Now().After(noon) })
 	var rests []time.Duration
 	p.after = func(pause time.Duration) <-chan time.Time {
 		rests = append(rests, pause)
@@ -323,7 +323,7 @@ func TestANormalEventRestsBeforeItIsPostedAndAWarningDoesNot(t *testing.T) {
 // Events cost the API server as much as the writes that bind.
 func TestNormalEventsWaitWhileManyClaimsAreOnTheirWayAndWarningsDoNot(t *testing.T) {
 	clock := testclock.NewFakePassiveClock(noon)
-	p := newPoster(&notes{}, clock, stillSo)
+	p := newEventQueue(&notes{}, clock, stillSo)
 	busy := true
 	p.busy = func() bool { return busy }
 	claims := claimsOf(2)
@@ -357,7 +357,7 @@ func TestNormalEventsWaitWhileManyClaimsAreOnTheirWayAndWarningsDoNot(t *testing
 
 func TestWhatChangesAllTheTimeIsToldWhenTheFirstHasRested(t *testing.T) {
 	clock := testclock.NewFakePassiveClock(noon)
-	p := newPoster(&notes{}, clock, stillSo)
+	p := newEventQueue(&notes{}, clock, stillSo)
 	claim := pair{claim: claimOf("1Gi")}
 	for _, note := range []string{"waiting for pod a", "waiting for pod a, b", "waiting for pod a, b, c"} {
 		p.post(claim, Post{On: OnClaim, Type: corev1.EventTypeNormal, Reason: reasonPodScheduled, Note: note})
@@ -379,30 +379,30 @@ func TestNothingIsKeptOfWhatWasSaidAboutABoundClaim(t *testing.T) {
 	}
 	clock := testclock.NewFakePassiveClock(noon)
 	r := &reconciler{clock: clock, metrics: m}
-	b := newBooks(false, r)
+	b := newCache(false, r)
 	n := &notes{}
-	r.poster = newPoster(n, r.clock, b.isOver)
+	r.events = newEventQueue(n, r.clock, b.settled)
 	said := func(when string, want int) {
 		t.Helper()
-		if got := len(r.poster.said); got != want {
+		if got := len(r.events.sent); got != want {
 			t.Errorf("%s: what was said about %d objects is kept, want %d", when, got, want)
 		}
 	}
 	c := claimOf("1Gi")
-	b.sawClaim(c)
-	r.poster.post(pair{claim: c}, waitingPost)
+	b.claimChanged(c)
+	r.events.post(pair{claim: c}, waitingPost)
 	said("a claim waits", 1)
-	b.sawClaim(claimOf("1Gi", claimVersion("2"), completed("a", corev1.ClaimBound)))
+	b.claimChanged(claimOf("1Gi", claimVersion("2"), completed("a", corev1.ClaimBound)))
 	said("it is bound", 0)
-	b.lostClaim(c)
+	b.claimDeleted(c)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	n.enough = func(int) { cancel() }
-	r.poster.post(pair{claim: c}, waitingPost) // by a late worker
-	r.poster.post(pair{claim: claimOf("1Gi", uid("other"))}, lostPost)
+	r.events.post(pair{claim: c}, waitingPost) // by a late worker
+	r.events.post(pair{claim: claimOf("1Gi", uid("other"))}, lostPost)
 	said("it is gone", 2)
 	clock.SetTime(noon.Add(restTime))
-	if err := r.poster.Start(ctx); err != nil {
+	if err := r.events.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
 	said("what was late has been dropped", 0)

@@ -12,7 +12,7 @@ const recycleFailed = "VolumeFailedRecycle"
 // binder is running.
 type foreignWrite struct {
 	what, name, phase, version string
-	// volume is the volume that this binder's worker would hold during the write.
+	// volume is the volume that this binder's worker would have locked during the write.
 	volume string
 }
 
@@ -41,21 +41,21 @@ func volumeWrite(had, now *corev1.PersistentVolume) (foreignWrite, bool) {
 	return foreignWrite{}, false
 }
 
-// notice handles a phase change seen on a watch. While a worker holds the volume, the change may be
+// noticeForeign handles a phase change seen on a watch. While a worker has locked the volume, the change may be
 // the worker's own, whose answer has not arrived yet.
-func (b *books) notice(w foreignWrite, found bool) {
-	switch h := b.held[w.volume]; {
-	case !found, b.doubtful[w.volume]:
+func (c *cache) noticeForeign(w foreignWrite, found bool) {
+	switch h := c.locks[w.volume]; {
+	case !found, c.uncertainVolumes[w.volume]:
 	case h != nil:
 		h.foreign = append(h.foreign, w)
 	default:
-		b.listener.foreign(w)
+		c.listener.foreign(w)
 	}
 }
 
-// own marks a write seen while a volume was held as this binder's own.
-func (b *books) own(volume, version string) {
-	h := b.held[volume]
+// noticeOwn marks a write seen while a volume was locked as this binder's own.
+func (c *cache) noticeOwn(volume, version string) {
+	h := c.locks[volume]
 	if h == nil {
 		return
 	}

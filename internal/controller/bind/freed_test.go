@@ -26,7 +26,7 @@ func TestAClaimIsWokenWhenTheVolumeItNamesIsFreed(t *testing.T) {
 			b := booksOf(claimOf("1Gi", completed("b", corev1.ClaimBound)), c.claim,
 				volumeOf("b", "1Gi", to("c", "u"), in(corev1.VolumeBound)),
 				volumeOf("a", "1Gi", to("c", "u"), in(corev1.VolumeBound), marked(bbc), policy(corev1.PersistentVolumeReclaimRetain)))
-			view := b.lookAtVolume("a")
+			view := b.readVolume("a")
 			var freed *corev1.PersistentVolume
 			for _, a := range planVolume(view).Actions {
 				if write, ok := a.(WriteVolume); ok {
@@ -37,10 +37,10 @@ func TestAClaimIsWokenWhenTheVolumeItNamesIsFreed(t *testing.T) {
 				t.Fatalf("case 57: the volume's worker leaves %+v", freed)
 			}
 			if c.watch {
-				b.sawVolume(freed)
+				b.volumeChanged(freed)
 			}
-			b.record(nil, freed)
-			wantWoken(t, "case 57: the worker lets go", b.letGo("a", nil), "claim d")
+			b.putWritten(nil, freed)
+			wantWoken(t, "case 57: the worker lets go", b.unlockVolume("a", nil), "claim d")
 		})
 	}
 }
@@ -48,15 +48,15 @@ func TestAClaimIsWokenWhenTheVolumeItNamesIsFreed(t *testing.T) {
 func TestAVolumeOfferedToAClaimThatChoosesAnotherForEverIsOfferedOn(t *testing.T) {
 	b := booksOf(claimOf("2Gi"), otherClaim(), volumeOf("reserved", "2Gi", to("c", "")))
 	turn := func() (woken []string) {
-		v, _ := b.lookAtClaim(key)
+		v, _ := b.readClaim(key)
 		if v == nil || v.Chosen == nil || v.Chosen.Name != "reserved" {
 			t.Fatalf("the claim that asks for most looks at %+v", v)
 		}
-		w, end := b.letGo("reserved", errRefused), b.finish(key, errRefused)
+		w, end := b.unlockVolume("reserved", errRefused), b.finishClaim(key, errRefused)
 		return append(w.who(), end.who()...)
 	}
 	turn()
-	wantWoken(t, "a free volume comes", b.sawVolume(volumeOf("a", "5Gi")), "claim c")
+	wantWoken(t, "a free volume comes", b.volumeChanged(volumeOf("a", "5Gi")), "claim c")
 	if woken := turn(); !slices.Equal(woken, []string{"claim d"}) {
 		t.Errorf("that the first is refused its own volume again wakes %v, want the other", woken)
 	}
@@ -64,23 +64,23 @@ func TestAVolumeOfferedToAClaimThatChoosesAnotherForEverIsOfferedOn(t *testing.T
 }
 
 func TestClaimsThatNameAVolumeTheyCannotHaveKeepItFromNobody(t *testing.T) {
-	b := newBooks(false, deaf{})
+	b := newCache(false, deaf{})
 	for i := range 100 {
-		b.sawClaim(claimOf("2Gi", called("ns", fmt.Sprint("large-", i)), uid(types.UID(fmt.Sprint(i))), names("a")))
+		b.claimChanged(claimOf("2Gi", called("ns", fmt.Sprint("large-", i)), uid(types.UID(fmt.Sprint(i))), names("a")))
 	}
-	b.sawVolume(volumeOf("a", "1Gi"))
-	if n := len(b.taking); n != 0 {
+	b.volumeChanged(volumeOf("a", "1Gi"))
+	if n := len(b.preboundTo); n != 0 {
 		t.Errorf("%d volumes are about to be taken, want none", n)
 	}
-	wantWoken(t, "one that asks for less and names it", b.sawClaim(otherClaim(names("a"))), "claim d")
+	wantWoken(t, "one that asks for less and names it", b.claimChanged(otherClaim(names("a"))), "claim d")
 	if b.free.has("a") {
 		t.Error("a volume that a claim is about to take is offered to others")
 	}
-	wantWoken(t, "that goes", b.lostClaim(otherClaim(names("a"))))
-	if len(b.taking) != 0 || !b.free.has("a") {
-		t.Errorf("about to be taken are %v, and the volume is not offered", b.taking)
+	wantWoken(t, "that goes", b.claimDeleted(otherClaim(names("a"))))
+	if len(b.preboundTo) != 0 || !b.free.has("a") {
+		t.Errorf("about to be taken are %v, and the volume is not offered", b.preboundTo)
 	}
-	wantWoken(t, "one that names none", b.sawClaim(claimOf("1Gi")), "claim c")
+	wantWoken(t, "one that names none", b.claimChanged(claimOf("1Gi")), "claim c")
 	wantChosen(t, "its look", b, key, "a")
 }
 
@@ -95,7 +95,7 @@ func TestAClaimThatHasItsVolumeIsNotLookedAtAgainWithoutNews(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := booksOf(claimOf("1Gi", completed("a", corev1.ClaimPending)), c.volume)
-			wantWoken(t, "its turn ends", b.finish(key, nil), c.want...)
+			wantWoken(t, "its turn ends", b.finishClaim(key, nil), c.want...)
 		})
 	}
 }
@@ -117,11 +117,11 @@ func TestThatTheAPIServerRefusesAWriteIsTold(t *testing.T) {
 			for _, o := range c.given {
 				switch o := o.(type) {
 				case *corev1.PersistentVolumeClaim:
-					m.books.sawClaim(m.server.putClaim(o))
+					m.cache.claimChanged(m.server.putClaim(o))
 				case *corev1.PersistentVolume:
-					m.books.sawVolume(m.server.putVolume(o))
+					m.cache.volumeChanged(m.server.putVolume(o))
 				case *storagev1.StorageClass:
-					m.books.sawClass(o)
+					m.cache.classChanged(o)
 				}
 			}
 			if c.err != nil {
@@ -133,7 +133,7 @@ func TestThatTheAPIServerRefusesAWriteIsTold(t *testing.T) {
 			}
 			m.time.SetTime(noon.Add(restTime))
 			var told []string
-			for s, _, more := m.poster.next(); more; s, _, more = m.poster.next() {
+			for s, _, more := m.events.next(); more; s, _, more = m.events.next() {
 				told = append(told, s.post.Reason)
 			}
 			if !slices.Equal(told, c.want) {

@@ -57,11 +57,11 @@ func (v *ClaimView) volume() *corev1.PersistentVolume {
 	return v.Chosen
 }
 
-// mustAsk says whether the binder must ask the API server about a volume, because no write of the
+// needsLiveRead says whether the binder must ask the API server about a volume, because no write of the
 // plan would detect a stale one. A claim must not become Lost because one watch is behind another.
 // A claim must not get a volume whose writes were all made earlier, as no new write checks its
 // version.
-func (v *ClaimView) mustAsk() bool {
+func (v *ClaimView) needsLiveRead() bool {
 	switch volume.StateOfClaim(v.Claim) {
 	case volume.ClaimCompleted:
 		link := volume.LinkOf(v.Named, v.Claim)
@@ -76,24 +76,24 @@ func (v *ClaimView) mustAsk() bool {
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 
-// gatherClaim returns the view of a claim, nil if there is nothing to decide now. The caller holds
+// gatherClaim returns the view of a claim, nil if there is nothing to decide now. The caller has locked
 // the view's volume and must release it.
 func (r *reconciler) gatherClaim(ctx context.Context, key claimKey) (*ClaimView, error) {
-	if err := r.dispelClaim(ctx, key); err != nil {
+	if err := r.rereadClaim(ctx, key); err != nil {
 		return nil, err
 	}
-	v, doubtful := r.books.lookAtClaim(key)
-	for doubtful != "" {
-		if err := r.dispelVolume(ctx, doubtful); err != nil {
+	v, uncertain := r.cache.readClaim(key)
+	for uncertain != "" {
+		if err := r.rereadVolume(ctx, uncertain); err != nil {
 			return nil, err
 		}
-		v, doubtful = r.books.lookAtClaim(key)
+		v, uncertain = r.cache.readClaim(key)
 	}
 	if v != nil {
-		sure, err := r.makeSure(ctx, key, v)
+		sure, err := r.confirmView(ctx, key, v)
 		if !sure {
 			if held := v.volume(); held != nil {
-				r.letGo(held.Name, err)
+				r.unlockVolume(held.Name, err)
 			}
 			return nil, err
 		}
@@ -123,15 +123,15 @@ func unplaced(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName == "" && !volume.Ended(pod)
 }
 
-// gatherVolume returns the view of a volume, which the caller then holds. It returns nil if there
-// is nothing to decide. It also does if another worker holds the volume, which then enqueues it on
+// gatherVolume returns the view of a volume, which the caller has then locked. It returns nil if there
+// is nothing to decide. It also does if another worker has locked the volume, which then enqueues it on
 // release.
 func (r *reconciler) gatherVolume(ctx context.Context, name string) (*VolumeView, error) {
-	if err := r.dispelVolume(ctx, name); err != nil {
+	if err := r.rereadVolume(ctx, name); err != nil {
 		return nil, err
 	}
-	v := r.books.lookAtVolume(name)
-	if v == nil || !planVolume(v).Ask {
+	v := r.cache.readVolume(name)
+	if v == nil || !planVolume(v).NeedsLiveRead {
 		return v, nil
 	}
 	ref := v.Volume.Spec.ClaimRef
@@ -141,36 +141,36 @@ func (r *reconciler) gatherVolume(ctx context.Context, name string) (*VolumeView
 		claim = nil
 	case err != nil:
 		err = fmt.Errorf("reading claim %s/%s of volume %q: %w", ref.Namespace, ref.Name, name, err)
-		r.letGo(name, err)
+		r.unlockVolume(name, err)
 		return nil, err
 	}
 	v.Claim, v.Asked = claim, true
 	return v, nil
 }
 
-// lookAtClaim returns the view of a claim and holds its volume. The view is nil if there is nothing
-// to do or another worker holds the volume. doubtful names a volume that must be read again first.
-func (b *books) lookAtClaim(key claimKey) (v *ClaimView, doubtful string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	claim := b.claims[key]
+// readClaim returns the view of a claim and locks its volume. The view is nil if there is nothing
+// to do or another worker has locked the volume. uncertain names a volume that must be read again first.
+func (c *cache) readClaim(key claimKey) (v *ClaimView, uncertain string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	claim := c.claims[key]
 	if claim == nil {
 		return nil, ""
 	}
-	if _, rested := b.resting[key]; rested {
-		delete(b.resting, key)
-		b.file(key, claim)
+	if _, rested := c.backingOff[key]; rested {
+		delete(c.backingOff, key)
+		c.indexClaim(key, claim)
 	}
-	v = b.viewClaim(claim)
+	v = c.claimView(claim)
 	if volume.StateOfClaim(claim) == volume.ClaimUnbound {
-		v.Chosen, v.Problem = b.choose(claim)
-		v.Class, v.Default = b.classes[volume.ClassOf(claim)], b.defaultClass()
+		v.Chosen, v.Problem = c.choose(claim)
+		v.Class, v.Default = c.classes[volume.ClassOf(claim)], c.defaultClass()
 	}
 	vol := v.volume()
 	if vol == nil {
 		return v, ""
 	}
-	if b.doubtful[vol.Name] {
+	if c.uncertainVolumes[vol.Name] {
 		return nil, vol.Name
 	}
 	if v.Chosen == nil {
@@ -178,27 +178,27 @@ func (b *books) lookAtClaim(key claimKey) (v *ClaimView, doubtful string) {
 			return nil, ""
 		}
 	}
-	if !b.take(vol.Name, key) {
+	if !c.lockVolume(vol.Name, key) {
 		return nil, ""
 	}
 	return v, ""
 }
 
-func (b *books) viewClaim(claim *corev1.PersistentVolumeClaim) *ClaimView {
-	return &ClaimView{Claim: claim, Named: b.volumes[claim.Spec.VolumeName], NoProvisioning: b.noProvisioning}
+func (c *cache) claimView(claim *corev1.PersistentVolumeClaim) *ClaimView {
+	return &ClaimView{Claim: claim, Named: c.volumes[claim.Spec.VolumeName], NoProvisioning: c.noProvisioning}
 }
 
 // choose finds the volume for a claim that names none: the best that points at it, else the best
 // free one, unless the class waits for a pod. A claim that is being deleted or has a data source
 // gets only a volume that already points at it.
-func (b *books) choose(claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
-	if v := b.reservedFor(claim); v != nil {
+func (c *cache) choose(claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
+	if v := c.reservedFor(claim); v != nil {
 		return v, nil
 	}
 	if claim.DeletionTimestamp != nil || volume.HasSource(claim) {
 		return nil, nil
 	}
-	waits, err := volume.WaitsForConsumer(b.classes[volume.ClassOf(claim)])
+	waits, err := volume.WaitsForConsumer(c.classes[volume.ClassOf(claim)])
 	if err != nil || waits {
 		return nil, err
 	}
@@ -206,15 +206,15 @@ func (b *books) choose(claim *corev1.PersistentVolumeClaim) (*corev1.PersistentV
 	if err != nil {
 		return nil, err
 	}
-	return smallest(b.free, claim, selector), nil
+	return smallest(c.free, claim, selector), nil
 }
 
 // reservedFor returns the best volume that points at a claim: one that names its UID first, then
 // the smallest.
-func (b *books) reservedFor(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+func (c *cache) reservedFor(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	var best *corev1.PersistentVolume
-	for name := range b.pointing[keyOf(claim)] {
-		v := b.volumes[name]
+	for name := range c.byClaimRef[keyOf(claim)] {
+		v := c.volumes[name]
 		if volume.Reserved(v, claim) != volume.Fits || claim.DeletionTimestamp != nil && !volume.HeldBy(v, claim) {
 			continue
 		}
@@ -232,34 +232,34 @@ func better(a, b *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) 
 	return cmp.Or(volume.Capacity(a).Cmp(*volume.Capacity(b)), cmp.Compare(a.Name, b.Name)) < 0
 }
 
-// lookAtVolume returns the view of a volume and holds it. It returns nil if the volume does not
-// exist or another worker holds it.
-func (b *books) lookAtVolume(name string) *VolumeView {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	v := b.volumes[name]
-	if v == nil || !b.take(name, claimKey{}) {
+// readVolume returns the view of a volume and locks it. It returns nil if the volume does not
+// exist or another worker has locked it.
+func (c *cache) readVolume(name string) *VolumeView {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := c.volumes[name]
+	if v == nil || !c.lockVolume(name, claimKey{}) {
 		return nil
 	}
-	return b.viewVolume(v)
+	return c.volumeView(v)
 }
 
 // expectsClaim says whether a volume created after madeAfter waits for the claim that it is
 // reserved for.
-func (b *books) expectsClaim(name string, madeAfter time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	v := b.volumes[name]
-	return v != nil && !b.doubtful[name] && v.CreationTimestamp.After(madeAfter) && expectsClaim(b.viewVolume(v))
+func (c *cache) expectsClaim(name string, madeAfter time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := c.volumes[name]
+	return v != nil && !c.uncertainVolumes[name] && v.CreationTimestamp.After(madeAfter) && expectsClaim(c.volumeView(v))
 }
 
-func (b *books) viewVolume(v *corev1.PersistentVolume) *VolumeView {
+func (c *cache) volumeView(v *corev1.PersistentVolume) *VolumeView {
 	view := &VolumeView{Volume: v}
 	if key, ok := refKey(v); ok {
-		view.Claim = b.claims[key]
+		view.Claim = c.claims[key]
 	}
-	for key := range b.taking[v.Name] {
-		view.Taker = b.claims[key]
+	for key := range c.preboundTo[v.Name] {
+		view.Taker = c.claims[key]
 		break
 	}
 	return view

@@ -86,29 +86,29 @@ func scanClaims(t *rapid.T, claims map[string]*corev1.PersistentVolumeClaim, v *
 
 func TestTheIndexFindsWhatAScanFinds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		free, waiting := newStore[*corev1.PersistentVolume](), newStore[seeker]()
+		free, waiting := newIndex[*corev1.PersistentVolume](), newIndex[waitingClaim]()
 		volumes, claims := map[string]*corev1.PersistentVolume{}, map[string]*corev1.PersistentVolumeClaim{}
 		name := rapid.Custom(func(t *rapid.T) string { return fmt.Sprintf("n%d", rapid.IntRange(0, 12).Draw(t, "n")) })
 		t.Repeat(map[string]func(*rapid.T){
 			"put a volume": func(t *rapid.T) {
 				v := drawVolume(t, name.Draw(t, "name"))
 				volumes[v.Name] = v
-				free.put(v.Name, shelfOfVolume(v), *volume.Capacity(v), v)
+				free.put(v.Name, indexKeyOfVolume(v), *volume.Capacity(v), v)
 			},
 			"take a volume": func(t *rapid.T) {
 				n := name.Draw(t, "name")
 				delete(volumes, n)
-				free.take(n)
+				free.remove(n)
 			},
 			"put a claim": func(t *rapid.T) {
 				c := drawClaim(t, name.Draw(t, "name"))
 				claims[c.Name] = c
-				waiting.put(c.Name, shelfOfClaim(c), volume.Request(c), seekerOf(c))
+				waiting.put(c.Name, indexKeyOfClaim(c), volume.Request(c), waitingClaimOf(c))
 			},
 			"take a claim": func(t *rapid.T) {
 				n := name.Draw(t, "name")
 				delete(claims, n)
-				waiting.take(n)
+				waiting.remove(n)
 			},
 			"ask for a claim": func(t *rapid.T) {
 				c := drawClaim(t, "asker")
@@ -136,15 +136,15 @@ func TestTheIndexFindsWhatAScanFinds(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				if len(free.places) != len(volumes) || len(waiting.places) != len(claims) {
-					t.Fatalf("the index has %d volumes and %d claims, want %d and %d", len(free.places), len(waiting.places), len(volumes), len(claims))
+				if len(free.positions) != len(volumes) || len(waiting.positions) != len(claims) {
+					t.Fatalf("the index has %d volumes and %d claims, want %d and %d", len(free.positions), len(waiting.positions), len(volumes), len(claims))
 				}
 				for kind, sets := range free.access {
 					for _, set := range sets {
 						on := kind
 						on.access = set
-						if free.shelves[on].Len() == 0 {
-							t.Fatalf("shelf %+v is empty", on)
+						if free.trees[on].Len() == 0 {
+							t.Fatalf("key %+v is empty", on)
 						}
 					}
 				}

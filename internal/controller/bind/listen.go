@@ -17,7 +17,7 @@ const warnEvery = time.Minute
 func (r *reconciler) claimSeen(claim *corev1.PersistentVolumeClaim) {
 	r.metrics.claimSeen(claim, r.clock.Now())
 	if volume.StateOfClaim(claim) == volume.ClaimCompleted && claim.Status.Phase != corev1.ClaimLost {
-		r.poster.forget(claim.UID)
+		r.events.forget(claim.UID)
 	}
 }
 
@@ -27,7 +27,7 @@ func (r *reconciler) volumeSeen(v *corev1.PersistentVolume) {
 
 func (r *reconciler) gone(uid types.UID) {
 	r.metrics.forget(uid)
-	r.poster.forget(uid)
+	r.events.forget(uid)
 }
 
 func (r *reconciler) freeVolumes(class string, more int) {
@@ -39,10 +39,10 @@ func (r *reconciler) freeVolumes(class string, more int) {
 func (r *reconciler) foreign(w foreignWrite) {
 	r.metrics.foreign.WithLabelValues(w.what).Inc()
 	now := r.clock.Now()
-	if now.Sub(r.warned) < warnEvery {
+	if now.Sub(r.warnedAt) < warnEvery {
 		return
 	}
-	r.warned = now
+	r.warnedAt = now
 	r.log.Info("another binder runs beside this one; nothing is bound twice, but each undoes some of the other's work: "+
 		"switch off persistentvolume-binder-controller in kube-controller-manager, or bind in tarn controller",
 		"object", w.what, "name", w.name, "phase", w.phase, "resourceVersion", w.version)

@@ -31,7 +31,7 @@ const failing = http.StatusInternalServerError
 
 // liveReconciler returns a reconciler whose API server answers the given paths, and 404 for all
 // others. asked lists the requested paths.
-func liveReconciler(t *testing.T, b *books, answers map[string]any) (r *reconciler, asked *[]string) {
+func liveReconciler(t *testing.T, b *cache, answers map[string]any) (r *reconciler, asked *[]string) {
 	t.Helper()
 	asked = &[]string{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -66,7 +66,7 @@ func liveReconciler(t *testing.T, b *books, answers map[string]any) (r *reconcil
 	newQueue := func() queue {
 		return workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	}
-	return &reconciler{watches: &watches{books: b, claims: newQueue(), volumes: newQueue()}, api: api, classes: storage.StorageClasses()}, asked
+	return &reconciler{watches: &watches{cache: b, claims: newQueue(), volumes: newQueue()}, api: api, classes: storage.StorageClasses()}, asked
 }
 
 func TestWhatACacheMayBeLateWithIsAskedOfTheAPIServer(t *testing.T) {
@@ -139,8 +139,8 @@ func TestWhatACacheMayBeLateWithIsAskedOfTheAPIServer(t *testing.T) {
 				t.Fatalf("asked %v with error %v, want %v and an error: %t", *asked, err, c.asked, c.wantErr)
 			}
 			switch {
-			case v == nil && c.want == nil && len(b.held) > 0:
-				t.Errorf("the books hold %v", b.held)
+			case v == nil && c.want == nil && len(b.locks) > 0:
+				t.Errorf("volumes are still locked: %v", b.locks)
 			case v == nil && c.want == nil && c.woken != (r.watches.claims.Len() > 0):
 				t.Errorf("%d claims are woken, want one: %t", r.watches.claims.Len(), c.woken)
 			case v == nil || c.want == nil:
@@ -168,9 +168,9 @@ func TestAClassThatThereIsNotIsAskedForOnce(t *testing.T) {
 	if len(*asked) != 1 {
 		t.Errorf("asked %v, want the class once", *asked)
 	}
-	b.sawClass(classOf("gold", waits))
-	b.lostClass(classOf("gold", waits))
-	if b.isAbsent("gold") {
+	b.classChanged(classOf("gold", waits))
+	b.classDeleted(classOf("gold", waits))
+	if b.classIsAbsent("gold") {
 		t.Error("a class that came and went is still taken to be absent, and may have come again")
 	}
 }
@@ -181,8 +181,8 @@ func TestNothingIsReleasedWhileTheAPIServerCannotSay(t *testing.T) {
 	r, asked := liveReconciler(t, b, answers)
 	for range 2 {
 		v, err := r.gatherVolume(context.Background(), "a")
-		if v != nil || err == nil || len(b.held) > 0 {
-			t.Fatalf("case 71: got %+v, %v and hold %v, want an error alone", v, err, slices.Collect(maps.Keys(b.held)))
+		if v != nil || err == nil || len(b.locks) > 0 {
+			t.Fatalf("case 71: got %+v, %v and locks %v, want an error alone", v, err, slices.Collect(maps.Keys(b.locks)))
 		}
 	}
 	delete(answers, pathClaim)
@@ -202,7 +202,7 @@ func TestAnAssignmentThatWasOvertakenIsDecidedAnew(t *testing.T) {
 	if err != nil || volume.ClassOf(d.claim) != "std" {
 		t.Fatalf("the claim is given class %q, %v; want std", volume.ClassOf(d.claim), err)
 	}
-	b.doubt(key, "") // the write conflicted with another writer's, who set a class
+	b.markUncertain(key, "") // the write conflicted with another writer's, who set a class
 	r, asked := liveReconciler(t, b, map[string]any{pathClaim: claimOf("1Gi", ofClass("gold"), claimVersion("2"))})
 	v, err := r.gatherClaim(context.Background(), key)
 	if err != nil || len(*asked) != 1 {

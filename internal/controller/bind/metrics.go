@@ -125,8 +125,8 @@ func (m *metrics) forget(uid types.UID) {
 	delete(m.seen, uid)
 }
 
-// joined counts a claim that got its volume.
-func (m *metrics) joined(claim *corev1.PersistentVolumeClaim, how Match, now time.Time) {
+// observeBound counts a claim that got its volume.
+func (m *metrics) observeBound(claim *corev1.PersistentVolumeClaim, how Match, now time.Time) {
 	m.matches.WithLabelValues(string(how)).Inc()
 	m.mu.Lock()
 	w, known := m.seen[claim.UID]
@@ -139,7 +139,7 @@ func (m *metrics) joined(claim *corev1.PersistentVolumeClaim, how Match, now tim
 
 // failed counts a reconcile that ended in an error.
 func (m *metrics) failed(object string, err error) {
-	if overtaken(err) {
+	if isStale(err) {
 		m.conflicts.WithLabelValues(object).Inc()
 	}
 	m.retries.WithLabelValues(object).Inc()

@@ -68,10 +68,10 @@ func TestTimesAreTakenFromAClaimsCreation(t *testing.T) {
 	made := volumeOf("a", "1Gi", to("c", "old"), marked(volume.AnnProvisionedBy+"=p.example"))
 	m.volumeSeen(made, noon.Add(time.Second))
 	m.volumeSeen(made, noon.Add(time.Hour))
-	m.joined(old, MatchMade, noon.Add(2*time.Second))
-	m.joined(young, MatchFree, noon.Add(250*time.Millisecond))
-	m.joined(late, MatchFree, noon.Add(250*time.Millisecond))
-	m.joined(old, MatchRepaired, noon.Add(time.Hour))
+	m.observeBound(old, MatchMade, noon.Add(2*time.Second))
+	m.observeBound(young, MatchFree, noon.Add(250*time.Millisecond))
+	m.observeBound(late, MatchFree, noon.Add(250*time.Millisecond))
+	m.observeBound(old, MatchRepaired, noon.Add(time.Hour))
 	if count, seconds := sum(t, registry, "tarn_bind_duration_seconds"); count != 3 || seconds != 62 {
 		t.Errorf("%d binds took %v s, want 3 in 62: of creation only the second is known, in which the young claim was seen", count, seconds)
 	}
@@ -91,7 +91,7 @@ func TestASecondBinderOfAProcessSharesTheMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.claimSeen(claimOf("1Gi"), noon)
-		m.joined(claimOf("1Gi"), MatchFree, noon)
+		m.observeBound(claimOf("1Gi"), MatchFree, noon)
 	}
 	if count, _ := sum(t, registry, "tarn_bind_duration_seconds"); count != 2 {
 		t.Errorf("counted %d binds, want both binders'", count)
@@ -108,17 +108,17 @@ func (s shop) freeVolumes(class string, more int) { s.free[class] += more }
 
 func TestFreeVolumesAreCountedByClass(t *testing.T) {
 	s := shop{free: map[string]int{}}
-	b := newBooks(false, s)
-	b.sawVolume(volumeOf("a", "1Gi", class("gold")))
-	b.sawVolume(volumeOf("b", "1Gi", class("gold")))
-	b.sawVolume(volumeOf("d", "1Gi"))
-	b.sawVolume(volumeOf("e", "1Gi", in(corev1.VolumePending)))
-	b.take("a", claimKey{})
-	b.lostVolume(volumeOf("d", "1Gi"))
+	b := newCache(false, s)
+	b.volumeChanged(volumeOf("a", "1Gi", class("gold")))
+	b.volumeChanged(volumeOf("b", "1Gi", class("gold")))
+	b.volumeChanged(volumeOf("d", "1Gi"))
+	b.volumeChanged(volumeOf("e", "1Gi", in(corev1.VolumePending)))
+	b.lockVolume("a", claimKey{})
+	b.volumeDeleted(volumeOf("d", "1Gi"))
 	if s.free["gold"] != 1 || s.free[""] != 0 {
 		t.Errorf("got %v, want one of gold", s.free)
 	}
-	b.letGo("a", nil)
+	b.unlockVolume("a", nil)
 	if s.free["gold"] != 2 {
 		t.Errorf("got %v, want two of gold", s.free)
 	}

@@ -50,9 +50,9 @@ func newMeasured(t *testing.T) *measured {
 	}
 	m.reconciler = &reconciler{metrics: metrics, clock: m.time}
 	nobody := delays{after: map[string]time.Duration{}}
-	m.watches = &watches{books: newBooks(false, m.reconciler), claims: nobody, volumes: nobody}
-	m.poster = newPoster(&notes{}, m.time, m.books.isOver)
-	m.server = newServer(m.books)
+	m.watches = &watches{cache: newCache(false, m.reconciler), claims: nobody, volumes: nobody}
+	m.events = newEventQueue(&notes{}, m.time, m.cache.settled)
+	m.server = newServer(m.cache)
 	web := httptest.NewServer(m)
 	t.Cleanup(web.Close)
 	if m.api, err = v1.NewForConfig(&rest.Config{Host: web.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}); err != nil {
@@ -232,7 +232,7 @@ func TestFreeVolumesAreToldUntilTheyAreTaken(t *testing.T) {
 	m.sees()
 	m.wantTold("before the claim", map[string]float64{"free_volumes ": 1, "free_volumes gold": 2})
 	m.server.putClaim(claimOf("1Gi", ofClass("gold")))
-	m.books.putClass(classOf("gold"))
+	m.cache.putClass(classOf("gold"))
 	m.sees()
 	m.look()
 	if free := m.told(); free["free_volumes gold"] != 1 || free["free_volumes "] != 1 {

@@ -28,7 +28,7 @@ func (d *volumeDraft) edit() *corev1.PersistentVolume {
 // finalizers.
 func (d *volumeDraft) maintain() {
 	by, dynamic := d.object.Annotations[volume.AnnProvisionedBy]
-	if dynamic && outdated(d.object.Annotations, by) {
+	if dynamic && migrationOutdated(d.object.Annotations, by) {
 		setMigrated(&d.edit().Annotations, by)
 	}
 	if finalizers, changed := volume.KeptFinalizers(d.object); changed {
@@ -62,7 +62,7 @@ func (d *volumeDraft) unlink() {
 		return
 	}
 	v.Spec.ClaimRef = nil
-	strip(&v.Annotations, volume.AnnBoundByController)
+	removeAnnotation(&v.Annotations, volume.AnnBoundByController)
 }
 
 // inPhase returns the volume with another phase, sharing the rest.
@@ -86,7 +86,7 @@ func (d *claimDraft) edit() *corev1.PersistentVolumeClaim {
 }
 
 func (d *claimDraft) maintain() {
-	if by := volume.ProvisionerOf(d.object); by != "" && outdated(d.object.Annotations, by) {
+	if by := volume.ProvisionerOf(d.object); by != "" && migrationOutdated(d.object.Annotations, by) {
 		setMigrated(&d.edit().Annotations, by)
 	}
 }
@@ -162,7 +162,7 @@ func boundStatus(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume
 	if !slices.Equal(s.AccessModes, v.Spec.AccessModes) {
 		s.AccessModes = slices.Clone(v.Spec.AccessModes)
 	}
-	return ifOther(claim, &out)
+	return unlessEqual(claim, &out)
 }
 
 // reportedCapacity is the capacity of the volume that the claim's status shows.
@@ -180,19 +180,19 @@ func emptyStatus(claim *corev1.PersistentVolumeClaim, phase corev1.PersistentVol
 	out := *claim
 	out.Status.Phase = phase
 	out.Status.AccessModes, out.Status.Capacity, out.Status.CurrentVolumeAttributesClassName = nil, nil, nil
-	return ifOther(claim, &out)
+	return unlessEqual(claim, &out)
 }
 
-func ifOther(old, wanted *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+func unlessEqual(old, wanted *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	if equality.Semantic.DeepEqual(&old.Status, &wanted.Status) {
 		return nil
 	}
 	return wanted
 }
 
-// outdated says whether annotation migrated-to differs from what a provisioner's name requires. A
+// migrationOutdated says whether annotation migrated-to differs from what a provisioner's name requires. A
 // driver that names itself there is right.
-func outdated(annotations map[string]string, provisioner string) bool {
+func migrationOutdated(annotations map[string]string, provisioner string) bool {
 	has, wanted := annotations[volume.AnnMigratedTo], volume.MigratedTo(provisioner)
 	return has != wanted && has != provisioner
 }
@@ -202,7 +202,7 @@ func setMigrated(annotations *map[string]string, provisioner string) {
 		annotate(annotations, volume.AnnMigratedTo, to)
 		return
 	}
-	strip(annotations, volume.AnnMigratedTo)
+	removeAnnotation(annotations, volume.AnnMigratedTo)
 }
 
 func annotate(annotations *map[string]string, key, value string) {
@@ -212,8 +212,8 @@ func annotate(annotations *map[string]string, key, value string) {
 	(*annotations)[key] = value
 }
 
-// strip removes an annotation, and the map if it is then empty.
-func strip(annotations *map[string]string, key string) {
+// removeAnnotation removes an annotation, and the map if it is then empty.
+func removeAnnotation(annotations *map[string]string, key string) {
 	maps.DeleteFunc(*annotations, func(k, _ string) bool { return k == key })
 	if len(*annotations) == 0 {
 		*annotations = nil

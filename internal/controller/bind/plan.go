@@ -47,12 +47,12 @@ type Plan struct {
 	Match Match
 	// Again says that the writes change what there is to decide, so the caller decides once more.
 	Again bool
-	// Ask says that the API server must be asked before anything is decided. For a volume: whether
+	// NeedsLiveRead says that the API server must be asked before anything is decided. For a volume: whether
 	// the claim it points at exists. For a claim: whether its volume is as in the cache.
-	Ask bool
-	// Refusal is the reason of the Event posted when the API server rejects a write; empty means
+	NeedsLiveRead bool
+	// RejectedReason is the reason of the Event posted when the API server rejects a write; empty means
 	// FailedBinding.
-	Refusal string
+	RejectedReason string
 	// Problem is why the plan cannot do what it should. The binder retries with backoff.
 	Problem error
 }
@@ -73,8 +73,8 @@ type (
 		Claim *corev1.PersistentVolumeClaim
 		Notes map[string]string
 	}
-	// WakeClaim enqueues a claim, whose reconcile must act next.
-	WakeClaim struct{ Key types.NamespacedName }
+	// EnqueueClaim enqueues a claim, whose reconcile must act next.
+	EnqueueClaim struct{ Key types.NamespacedName }
 	// Post posts an Event about a claim, or about a volume.
 	Post struct {
 		On                 Subject
@@ -86,7 +86,7 @@ func (WriteVolume) action()       {}
 func (WriteVolumeStatus) action() {}
 func (WriteClaim) action()        {}
 func (WriteClaimStatus) action()  {}
-func (WakeClaim) action()         {}
+func (EnqueueClaim) action()      {}
 func (Post) action()              {}
 
 // Subject says what an Event is about.
@@ -112,7 +112,7 @@ const (
 )
 
 // idle says whether there is nothing to do.
-func (p *Plan) idle() bool { return len(p.Actions) == 0 && p.Problem == nil && !p.Ask }
+func (p *Plan) idle() bool { return len(p.Actions) == 0 && p.Problem == nil && !p.NeedsLiveRead }
 
 func (p *Plan) add(a Action) { p.Actions = append(p.Actions, a) }
 
@@ -122,8 +122,8 @@ func (p *Plan) post(on Subject, kind, reason, format string, args ...any) {
 
 // planClaim decides about one claim.
 func planClaim(v *ClaimView) Plan {
-	if v.mustAsk() {
-		return Plan{Ask: true}
+	if v.needsLiveRead() {
+		return Plan{NeedsLiveRead: true}
 	}
 	d := &claimDraft{object: v.Claim}
 	d.maintain()
@@ -145,13 +145,13 @@ func planCompleted(p *Plan, d *claimDraft, v *ClaimView) {
 	link := volume.LinkOf(v.Named, v.Claim)
 	switch {
 	case name == "":
-		lose(p, d, reasonLost, "the claim has annotation pv.kubernetes.io/bind-completed, but spec.volumeName is empty; set it to the volume with the data, or create the claim again without the annotation to get a new volume")
+		planLost(p, d, reasonLost, "the claim has annotation pv.kubernetes.io/bind-completed, but spec.volumeName is empty; set it to the volume with the data, or create the claim again without the annotation to get a new volume")
 	case link == volume.LinkMissing:
-		lose(p, d, reasonLost, "volume %q of the claim is gone; create a volume of that name to recover the claim", name)
+		planLost(p, d, reasonLost, "volume %q of the claim is gone; create a volume of that name to recover the claim", name)
 	case link == volume.LinkNone, link == volume.LinkHeld:
-		join(p, d, v.Named, MatchRepaired)
+		planBind(p, d, v.Named, MatchRepaired)
 	default:
-		lose(p, d, reasonMisbound, "volume %q of the claim references another claim, or no claim by UID; to recover the claim, set the volume's whole spec.claimRef: namespace %s, name %s, uid %s", name, v.Claim.Namespace, v.Claim.Name, v.Claim.UID)
+		planLost(p, d, reasonMisbound, "volume %q of the claim references another claim, or no claim by UID; to recover the claim, set the volume's whole spec.claimRef: namespace %s, name %s, uid %s", name, v.Claim.Namespace, v.Claim.Name, v.Claim.UID)
 	}
 }
 
@@ -164,23 +164,23 @@ func planPrebound(p *Plan, d *claimDraft, v *ClaimView) {
 	}
 	switch link {
 	case volume.LinkMissing:
-		pend(p, d, nil)
+		planPending(p, d, nil)
 	case volume.LinkNone:
 		if misfit := volume.Named(v.Named, v.Claim); misfit != volume.Fits {
 			p.post(OnClaim, corev1.EventTypeWarning, reasonMismatch, "cannot bind to the volume that spec.volumeName names: %s", volume.Explain(misfit, v.Named, v.Claim))
-			pend(p, d, nil)
+			planPending(p, d, nil)
 			return
 		}
-		join(p, d, v.Named, MatchNamed)
+		planBind(p, d, v.Named, MatchNamed)
 	case volume.LinkReserved, volume.LinkHeld:
-		join(p, d, v.Named, MatchNamed)
+		planBind(p, d, v.Named, MatchNamed)
 	default:
 		p.post(OnClaim, corev1.EventTypeWarning, reasonFailedBinding, "spec.volumeName names a volume that cannot be bound: %s", volume.Explain(volume.MisfitTaken, v.Named, v.Claim))
 		if _, ours := v.Claim.Annotations[volume.AnnBoundByController]; ours {
 			p.Problem = fmt.Errorf("claim %s/%s was given volume %q, which belongs to another claim; release the volume or create the claim again", v.Claim.Namespace, v.Claim.Name, name)
 			return
 		}
-		pend(p, d, nil)
+		planPending(p, d, nil)
 	}
 }
 
@@ -188,7 +188,7 @@ func planPrebound(p *Plan, d *claimDraft, v *ClaimView) {
 func planUnbound(p *Plan, d *claimDraft, v *ClaimView) {
 	if v.Chosen != nil {
 		p.Problem = nil
-		join(p, d, v.Chosen, matchOf(v))
+		planBind(p, d, v.Chosen, matchOf(v))
 		return
 	}
 	if v.Claim.DeletionTimestamp != nil || p.Problem != nil {
@@ -207,15 +207,15 @@ func planUnbound(p *Plan, d *claimDraft, v *ClaimView) {
 		p.Problem = err
 	case waits && !placed && len(v.Pods) > 0:
 		p.post(OnClaim, corev1.EventTypeNormal, reasonPodScheduled, "waiting for pod %s to be scheduled", strings.Join(v.Pods, ", "))
-		pend(p, d, nil)
+		planPending(p, d, nil)
 	case waits && !placed:
 		p.post(OnClaim, corev1.EventTypeNormal, reasonFirstConsumer, "waiting for a pod that uses the claim, as StorageClass %q requires", class)
-		pend(p, d, nil)
+		planPending(p, d, nil)
 	case class != "":
 		planProvision(p, d, v, class)
 	default:
 		p.post(OnClaim, corev1.EventTypeNormal, reasonFailedBinding, "no volume fits the claim, and the claim names no StorageClass that could create one")
-		pend(p, d, nil)
+		planPending(p, d, nil)
 	}
 }
 
@@ -226,28 +226,28 @@ func planProvision(p *Plan, d *claimDraft, v *ClaimView, class string) {
 	}
 	if v.Class == nil {
 		p.post(OnClaim, corev1.EventTypeWarning, reasonProvisionFailed, "no volume fits the claim, and StorageClass %q, which could create one, does not exist", class)
-		pend(p, d, nil)
+		planPending(p, d, nil)
 		return
 	}
 	driver, ok := volume.DriverFor(v.Class.Provisioner)
 	if !ok {
 		p.post(OnClaim, corev1.EventTypeWarning, reasonProvisionFailed, "no volume fits the claim, and provisioner %q of StorageClass %q creates none", v.Class.Provisioner, class)
-		pend(p, d, nil)
+		planPending(p, d, nil)
 		return
 	}
-	p.Refusal = reasonProvisionFailed
-	pend(p, d, callNotes(d.object, v.Class.Provisioner, driver))
+	p.RejectedReason = reasonProvisionFailed
+	planPending(p, d, callNotes(d.object, v.Class.Provisioner, driver))
 	p.post(OnClaim, corev1.EventTypeNormal, reasonProvisioning, "waiting for provisioner %q or an administrator to create a volume", driver)
 }
 
-// join makes a claim and a volume point at each other. It writes the volume first: its version is
+// planBind makes a claim and a volume point at each other. It writes the volume first: its version is
 // the lock by which one claim gets it. The claim follows, as it can name a volume only once. Fields
 // that are already right are not written again.
 //
 // The write that sets Bound also sets annotation bind-completed. The scheduler relies on the
 // annotation, the kubelet on the phase. If a kubelet reads the claim between two separate writes,
 // it makes the pod wait for ten seconds.
-func join(p *Plan, d *claimDraft, v *corev1.PersistentVolume, how Match) {
+func planBind(p *Plan, d *claimDraft, v *corev1.PersistentVolume, how Match) {
 	if volume.Capacity(v) == nil {
 		p.Problem = fmt.Errorf("volume %q has no spec.capacity.storage and cannot be bound to a claim; create it again with a capacity", v.Name)
 		return
@@ -290,13 +290,13 @@ func writeClaim(p *Plan, d *claimDraft, status *corev1.PersistentVolumeClaim, no
 	}
 }
 
-// pend sets the claim to Pending.
-func pend(p *Plan, d *claimDraft, notes map[string]string) {
+// planPending sets the claim to Pending.
+func planPending(p *Plan, d *claimDraft, notes map[string]string) {
 	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimPending), notes)
 }
 
-// lose sets the claim to Lost, and posts an Event the first time.
-func lose(p *Plan, d *claimDraft, reason, format string, args ...any) {
+// planLost sets the claim to Lost, and posts an Event the first time.
+func planLost(p *Plan, d *claimDraft, reason, format string, args ...any) {
 	lost := d.object.Status.Phase == corev1.ClaimLost
 	writeClaim(p, d, emptyStatus(d.object, corev1.ClaimLost), nil)
 	if !lost {

@@ -18,32 +18,32 @@ func planVolume(v *VolumeView) Plan {
 		planUnclaimed(&p, d, v)
 	case volume.VolumeReserved:
 		if taker := v.Claim; taker != nil && willTake(v.Volume, taker) {
-			wake(&p, d, taker)
+			enqueueClaim(&p, d, taker)
 			break
 		}
-		settle(&p, d, corev1.VolumeAvailable)
+		planPhase(&p, d, corev1.VolumeAvailable)
 	case volume.VolumeOrphaned:
 		if gone(v.Volume) {
-			settle(&p, d, v.Volume.Status.Phase)
+			planPhase(&p, d, v.Volume.Status.Phase)
 			break
 		}
-		if p.Ask = !v.Asked; p.Ask {
+		if p.NeedsLiveRead = !v.Asked; p.NeedsLiveRead {
 			break // the cache alone is no proof for Released
 		}
-		settle(&p, d, corev1.VolumeReleased)
+		planPhase(&p, d, corev1.VolumeReleased)
 	case volume.VolumeAwaited:
 		planAwaited(&p, d, v)
 	case volume.VolumeMutual:
-		settle(&p, d, corev1.VolumeBound)
+		planPhase(&p, d, corev1.VolumeBound)
 	case volume.VolumeSurplus:
 		if gone(v.Volume) {
-			settle(&p, d, v.Volume.Status.Phase)
+			planPhase(&p, d, v.Volume.Status.Phase)
 			break
 		}
-		settle(&p, d, corev1.VolumeReleased)
+		planPhase(&p, d, corev1.VolumeReleased)
 	case volume.VolumeStray:
 		d.unlink()
-		settle(&p, d, corev1.VolumeAvailable)
+		planPhase(&p, d, corev1.VolumeAvailable)
 	}
 	return p
 }
@@ -51,27 +51,27 @@ func planVolume(v *VolumeView) Plan {
 // planUnclaimed offers a volume to all claims, unless one that names it is about to take it.
 func planUnclaimed(p *Plan, d *volumeDraft, v *VolumeView) {
 	if v.Taker != nil {
-		wake(p, d, v.Taker)
+		enqueueClaim(p, d, v.Taker)
 		return
 	}
 	if _, stale := d.object.Annotations[volume.AnnBoundByController]; stale {
 		v := d.edit()
 		volume.Drawn(v) // Kubernetes' binder may have given it to a claim
-		strip(&v.Annotations, volume.AnnBoundByController)
+		removeAnnotation(&v.Annotations, volume.AnnBoundByController)
 	}
-	settle(p, d, corev1.VolumeAvailable)
+	planPhase(p, d, corev1.VolumeAvailable)
 }
 
 // planAwaited leaves a volume to the claim it points at, unless the claim can never use it.
 func planAwaited(p *Plan, d *volumeDraft, v *VolumeView) {
 	if volume.ModeOfVolume(v.Volume) == volume.ModeOf(v.Claim) {
-		wake(p, d, v.Claim)
+		enqueueClaim(p, d, v.Claim)
 		return
 	}
 	note := volume.Explain(volume.MisfitMode, v.Volume, v.Claim)
 	p.post(OnVolume, corev1.EventTypeWarning, reasonMismatch, "cannot bind to claim %s/%s: %s", v.Claim.Namespace, v.Claim.Name, note)
 	p.post(OnClaim, corev1.EventTypeWarning, reasonMismatch, "cannot bind to the volume that references the claim: %s", note)
-	settle(p, d, v.Volume.Status.Phase)
+	planPhase(p, d, v.Volume.Status.Phase)
 }
 
 // gone says that the volume's phase already shows that its claim is gone.
@@ -79,8 +79,8 @@ func gone(v *corev1.PersistentVolume) bool {
 	return v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed
 }
 
-// settle adds the writes of a changed volume and of its phase.
-func settle(p *Plan, d *volumeDraft, phase corev1.PersistentVolumePhase) {
+// planPhase adds the writes of a changed volume and of its phase.
+func planPhase(p *Plan, d *volumeDraft, phase corev1.PersistentVolumePhase) {
 	if d.changed {
 		p.add(WriteVolume{d.object})
 	}
@@ -89,10 +89,10 @@ func settle(p *Plan, d *volumeDraft, phase corev1.PersistentVolumePhase) {
 	}
 }
 
-// wake leaves the volume to a claim: it enqueues the claim.
-func wake(p *Plan, d *volumeDraft, claim *corev1.PersistentVolumeClaim) {
-	settle(p, d, d.object.Status.Phase)
-	p.add(WakeClaim{types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}})
+// enqueueClaim leaves the volume to a claim: it enqueues the claim.
+func enqueueClaim(p *Plan, d *volumeDraft, claim *corev1.PersistentVolumeClaim) {
+	planPhase(p, d, d.object.Status.Phase)
+	p.add(EnqueueClaim{types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}})
 }
 
 // expectsClaim says whether a volume is new and reserved for a claim that does not exist yet.

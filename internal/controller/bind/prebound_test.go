@@ -61,7 +61,7 @@ func TestAClaimWithADataSourceGetsNoFreeVolume(t *testing.T) {
 		{name: "but one that points at it by uid", claim: claimOf("1Gi", snapshot), others: []any{spare, volumeOf("a", "2Gi", to("c", "u"))}, want: "a"},
 		{name: "but the one that it names", claim: claimOf("1Gi", snapshot, names("a")), others: []any{spare, volumeOf("a", "2Gi")}, want: "a"},
 	})
-	if booksOf().servedByAny(claimOf("1Gi", snapshot)) {
+	if booksOf().takesAnyVolume(claimOf("1Gi", snapshot)) {
 		t.Error("a volume that becomes free is offered to a claim with a data source")
 	}
 }

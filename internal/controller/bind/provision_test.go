@@ -104,7 +104,7 @@ func TestAWaitingClaimIsCalledOutOnce(t *testing.T) {
 		writes += len(d.writes)
 		if len(d.writes) > 0 {
 			d.claim.ResourceVersion = "2"
-			b.record(d.claim, nil)
+			b.putWritten(d.claim, nil)
 		}
 	}
 	if writes != 1 {

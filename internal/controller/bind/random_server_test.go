@@ -24,15 +24,15 @@ func volumeNamed(i int) string  { return fmt.Sprint("v", i) }
 // server keeps claims and volumes as an API server does. It accepts a write only of the current
 // version, and delivers it on a watch.
 type server struct {
-	books   *books
+	cache   *cache
 	version int
 	claims  map[claimKey]*corev1.PersistentVolumeClaim
 	volumes map[string]*corev1.PersistentVolume
-	lag     [2][]func() wakes // what the watches of claims and of volumes have not delivered yet
+	lag     [2][]func() requests // what the watches of claims and of volumes have not delivered yet
 }
 
-func newServer(b *books) *server {
-	return &server{books: b, claims: map[claimKey]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{}}
+func newServer(b *cache) *server {
+	return &server{cache: b, claims: map[claimKey]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{}}
 }
 
 func (s *server) next() string {
@@ -44,7 +44,7 @@ func (s *server) putClaim(c *corev1.PersistentVolumeClaim) *corev1.PersistentVol
 	c = c.DeepCopy()
 	c.ResourceVersion = s.next()
 	s.claims[keyOf(c)] = c
-	s.lag[0] = append(s.lag[0], func() wakes { return s.books.sawClaim(c) })
+	s.lag[0] = append(s.lag[0], func() requests { return s.cache.claimChanged(c) })
 	return c
 }
 
@@ -52,7 +52,7 @@ func (s *server) putVolume(v *corev1.PersistentVolume) *corev1.PersistentVolume 
 	v = v.DeepCopy()
 	v.ResourceVersion = s.next()
 	s.volumes[v.Name] = v
-	s.lag[1] = append(s.lag[1], func() wakes { return s.books.sawVolume(v) })
+	s.lag[1] = append(s.lag[1], func() requests { return s.cache.volumeChanged(v) })
 	return v
 }
 
@@ -60,14 +60,14 @@ func (s *server) removeClaim(key claimKey) {
 	c := s.claims[key].DeepCopy()
 	c.ResourceVersion = s.next()
 	delete(s.claims, key)
-	s.lag[0] = append(s.lag[0], func() wakes { return s.books.lostClaim(c) })
+	s.lag[0] = append(s.lag[0], func() requests { return s.cache.claimDeleted(c) })
 }
 
 func (s *server) removeVolume(name string) {
 	v := s.volumes[name].DeepCopy()
 	v.ResourceVersion = s.next()
 	delete(s.volumes, name)
-	s.lag[1] = append(s.lag[1], func() wakes { return s.books.lostVolume(v) })
+	s.lag[1] = append(s.lag[1], func() requests { return s.cache.volumeDeleted(v) })
 }
 
 func (s *server) updateVolume(v *corev1.PersistentVolume, version string, status bool) (*corev1.PersistentVolume, error) {
@@ -150,10 +150,10 @@ func (s *story) user() {
 		s.putClaim(touched)
 	case v != nil && did == 15 && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID != "": // a careless user, whatever state the volume is in
 		s.putVolume(with(v, func(v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID = "" }))
-	case did == 14 && s.classes && s.books.classes["wait"] == nil:
-		s.wake(s.books.sawClass(classOf("wait", waits)))
+	case did == 14 && s.classes && s.cache.classes["wait"] == nil:
+		s.wake(s.cache.classChanged(classOf("wait", waits)))
 	case did == 14 && s.classes:
-		s.wake(s.books.lostClass(classOf("wait", waits)))
+		s.wake(s.cache.classDeleted(classOf("wait", waits)))
 	}
 }
 
@@ -199,9 +199,9 @@ func (s *story) someVolume(name string, key claimKey, id types.UID) *corev1.Pers
 // check says what is wrong when a history is at rest.
 func (s *story) check() []string {
 	var wrong []string
-	b := s.books
-	if n := len(b.held) + len(b.doubtful) + len(b.unsure) + len(b.fresh); n > 0 {
-		wrong = append(wrong, fmt.Sprintf("left over: held %v, doubtful %v, unsure %v, fresh %v", b.held, b.doubtful, b.unsure, b.fresh))
+	b := s.cache
+	if n := len(b.locks) + len(b.uncertainVolumes) + len(b.uncertainClaims) + len(b.newlyFree); n > 0 {
+		wrong = append(wrong, fmt.Sprintf("left over: locks %v, uncertain volumes %v, uncertain claims %v, newly free %v", b.locks, b.uncertainVolumes, b.uncertainClaims, b.newlyFree))
 	}
 	taken := map[string]string{}
 	for i := range population {
@@ -212,8 +212,8 @@ func (s *story) check() []string {
 		if v == nil {
 			continue
 		}
-		if p := planVolume(b.viewVolume(v)); len(p.Actions) > 0 {
-			if _, wakes := p.Actions[0].(WakeClaim); !wakes {
+		if p := planVolume(b.volumeView(v)); len(p.Actions) > 0 {
+			if _, wakes := p.Actions[0].(EnqueueClaim); !wakes {
 				wrong = append(wrong, fmt.Sprintf("volume %s has a %T to be done", v.Name, p.Actions[0]))
 			}
 		}
@@ -226,7 +226,7 @@ func (s *story) check() []string {
 
 // checkClaim says what is wrong with a claim. taken maps volumes to their claims.
 func (s *story) checkClaim(c *corev1.PersistentVolumeClaim, taken map[string]string) (wrong []string) {
-	if known := s.books.claims[keyOf(c)]; known == nil || known.ResourceVersion != c.ResourceVersion {
+	if known := s.cache.claims[keyOf(c)]; known == nil || known.ResourceVersion != c.ResourceVersion {
 		wrong = append(wrong, fmt.Sprintf("the books do not have claim %s as it is", c.Name))
 	}
 	switch volume.StateOfClaim(c) {
@@ -235,9 +235,9 @@ func (s *story) checkClaim(c *corev1.PersistentVolumeClaim, taken map[string]str
 			break // it is not bound any more
 		}
 		selector, err := volume.Selector(c)
-		waits, _ := volume.WaitsForConsumer(s.books.classes[volume.ClassOf(c)])
+		waits, _ := volume.WaitsForConsumer(s.cache.classes[volume.ClassOf(c)])
 		for _, v := range s.volumes {
-			if !waits && volume.Free(v) && len(s.books.taking[v.Name]) == 0 && err == nil && volume.Match(v, c, selector) == volume.Fits {
+			if !waits && volume.Free(v) && len(s.cache.preboundTo[v.Name]) == 0 && err == nil && volume.Match(v, c, selector) == volume.Fits {
 				wrong = append(wrong, fmt.Sprintf("claim %s waits, and volume %s is free and fits", c.Name, v.Name))
 			}
 			if volume.Reserved(v, c) == volume.Fits {

@@ -67,7 +67,7 @@ type story struct {
 	mode
 	*server
 	random  *rand.Rand
-	books   *books
+	cache   *cache
 	queue   []job
 	working []*turn
 	again   map[job]bool // what was queued while in work
@@ -77,11 +77,11 @@ type story struct {
 }
 
 func newStory(m mode, seed int64) *story {
-	s := &story{mode: m, random: rand.New(rand.NewSource(seed)), books: newBooks(false, deaf{}), again: map[job]bool{}}
-	s.server = newServer(s.books)
-	s.books.sawClass(classOf("wait", waits))
+	s := &story{mode: m, random: rand.New(rand.NewSource(seed)), cache: newCache(false, deaf{}), again: map[job]bool{}}
+	s.server = newServer(s.cache)
+	s.cache.classChanged(classOf("wait", waits))
 	if s.byDefault {
-		s.books.sawClass(classOf("gold", isDefault(0)))
+		s.cache.classChanged(classOf("gold", isDefault(0)))
 	}
 	return s
 }
@@ -139,7 +139,7 @@ func (s *story) step() bool {
 	return true
 }
 
-func (s *story) wake(w wakes) {
+func (s *story) wake(w requests) {
 	// Sorted, so that a history is the same each time.
 	for i := range population {
 		if _, ok := w.claims[claimNamed(i)]; ok {
@@ -210,13 +210,13 @@ func (w *turn) look() bool {
 	if w.job.volume != "" {
 		return w.lookAtVolume()
 	}
-	if name, doubted := w.books.doubtOf(w.job.claim); doubted {
+	if name, uncertain := w.cache.uncertainClaim(w.job.claim); uncertain {
 		w.dispel(name)
-		w.wake(w.books.sureOfClaim(w.job.claim, w.claims[w.job.claim]))
+		w.wake(w.cache.confirmClaim(w.job.claim, w.claims[w.job.claim]))
 	}
-	v, doubtful := w.books.lookAtClaim(w.job.claim)
-	for ; doubtful != ""; v, doubtful = w.books.lookAtClaim(w.job.claim) {
-		w.dispel(doubtful)
+	v, uncertain := w.cache.readClaim(w.job.claim)
+	for ; uncertain != ""; v, uncertain = w.cache.readClaim(w.job.claim) {
+		w.dispel(uncertain)
 	}
 	if v == nil {
 		return false
@@ -225,11 +225,11 @@ func (w *turn) look() bool {
 	if w.on.volume != nil {
 		w.held = w.on.volume.Name
 	}
-	if v.mustAsk() {
+	if v.needsLiveRead() {
 		name := max(v.Claim.Spec.VolumeName, w.held)
 		live := w.volumes[name]
 		if (live == nil) != (w.on.volume == nil) || live != nil && !sameVersion(live, w.on.volume) {
-			w.wake(w.books.sureOfVolume(name, live))
+			w.wake(w.cache.confirmVolume(name, live))
 			return false
 		}
 		v.Asked = true
@@ -242,12 +242,12 @@ func (w *turn) look() bool {
 
 func (w *turn) lookAtVolume() bool {
 	w.dispel(w.job.volume)
-	v := w.books.lookAtVolume(w.job.volume)
+	v := w.cache.readVolume(w.job.volume)
 	if v == nil {
 		return false
 	}
 	w.held = w.job.volume
-	if planVolume(v).Ask {
+	if planVolume(v).NeedsLiveRead {
 		key, _ := refKey(v.Volume)
 		v.Claim, v.Asked = w.claims[key], true
 	}
@@ -257,8 +257,8 @@ func (w *turn) lookAtVolume() bool {
 }
 
 func (w *turn) dispel(name string) {
-	if w.books.isDoubtful(name) {
-		w.wake(w.books.sureOfVolume(name, w.volumes[name]))
+	if w.cache.isUncertain(name) {
+		w.wake(w.cache.confirmVolume(name, w.volumes[name]))
 	}
 }
 
@@ -280,7 +280,7 @@ func (w *turn) write(a Action) error {
 		c, err = w.updateClaim(a.Claim, w.on.claim.ResourceVersion, false)
 	case WriteClaimStatus:
 		c, err = w.updateClaim(a.onto(w.on.claim), w.on.claim.ResourceVersion, true)
-	case WakeClaim:
+	case EnqueueClaim:
 		w.add(job{claim: a.Key})
 		return nil
 	default:
@@ -297,7 +297,7 @@ func (w *turn) write(a Action) error {
 	case c != nil:
 		w.on.claim = c
 	}
-	w.books.record(c, v)
+	w.cache.putWritten(c, v)
 	return nil
 }
 
@@ -323,19 +323,19 @@ func (w *turn) trouble() (before error, lost bool) {
 // over ends a round and says whether it was the last.
 func (w *turn) over(err error) bool {
 	w.err = err
-	if write := (*writeError)(nil); errors.As(err, &write) && !refused(err) {
-		w.books.doubt(w.job.claim, w.held)
+	if write := (*writeError)(nil); errors.As(err, &write) && !isRejected(err) {
+		w.cache.markUncertain(w.job.claim, w.held)
 	}
 	if w.held != "" {
-		w.wake(w.books.letGo(w.held, err))
+		w.wake(w.cache.unlockVolume(w.held, err))
 	}
-	again := overtaken(err) || w.job.volume == "" && err == nil && w.plan != nil && w.plan.Again
+	again := isStale(err) || w.job.volume == "" && err == nil && w.plan != nil && w.plan.Again
 	if w.rounds++; again && w.rounds < rounds {
 		w.plan, w.done, w.on, w.held = nil, 0, pair{}, ""
 		return false
 	}
 	if w.job.volume == "" {
-		w.wake(w.books.finish(w.job.claim, err))
+		w.wake(w.cache.finishClaim(w.job.claim, err))
 	}
 	return true
 }

@@ -18,14 +18,14 @@ import (
 // program knows completely: that of its libraries.
 const newestMinor = 36
 
-// lookAtVersion checks the API server's version when binding begins.
-func lookAtVersion(mgr ctrl.Manager, config *rest.Config, log logr.Logger) error {
+// checkVersion checks the API server's version when binding begins.
+func checkVersion(mgr ctrl.Manager, config *rest.Config, log logr.Logger) error {
 	api, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return fmt.Errorf("making the client that asks for the API server's version: %w", err)
 	}
 	err = mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		warnOfNewer(ctx, api.ServerVersion, log)
+		warnIfNewer(ctx, api.ServerVersion, log)
 		return nil
 	}))
 	if err != nil {
@@ -34,10 +34,10 @@ func lookAtVersion(mgr ctrl.Manager, config *rest.Config, log logr.Logger) error
 	return nil
 }
 
-// warnOfNewer logs a warning if the API server is newer than the libraries. The binder writes whole
+// warnIfNewer logs a warning if the API server is newer than the libraries. The binder writes whole
 // claims and volumes. Each write would erase the fields that were added since, or the API server
 // would reject it.
-func warnOfNewer(ctx context.Context, ask func() (*apiversion.Info, error), log logr.Logger) {
+func warnIfNewer(ctx context.Context, ask func() (*apiversion.Info, error), log logr.Logger) {
 	info, err := ask()
 	if err != nil {
 		if ctx.Err() == nil {

@@ -28,7 +28,7 @@ func TestAnAPIServerThatIsNewerThanTheBinderIsToldOf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var told []string
 			log := funcr.New(func(_, args string) { told = append(told, args) }, funcr.Options{})
-			warnOfNewer(context.Background(), func() (*apiversion.Info, error) {
+			warnIfNewer(context.Background(), func() (*apiversion.Info, error) {
 				return &apiversion.Info{Major: c.major, Minor: c.minor, GitVersion: "v" + c.major + "." + c.minor}, c.err
 			}, log)
 			if all := strings.Join(told, "\n"); (all == "") != (c.told == "") || !strings.Contains(all, c.told) {

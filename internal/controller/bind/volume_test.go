@@ -24,11 +24,11 @@ type volumeCase struct {
 }
 
 func (c *volumeCase) run(t *testing.T) {
-	b := newBooks(false, deaf{})
+	b := newCache(false, deaf{})
 	if c.claim != nil {
-		b.sawClaim(c.claim)
+		b.claimChanged(c.claim)
 	}
-	b.sawVolume(c.volume)
+	b.volumeChanged(c.volume)
 	d := syncVolume(b, "a", c.live)
 	if got := strings.Join(d.writes, ","); got != c.writes {
 		t.Errorf("wrote %q, want %q", got, c.writes)
@@ -122,8 +122,8 @@ func TestTheAPIServerIsAskedOnceBeforeAVolumeIsReleased(t *testing.T) {
 		corev1.VolumeReleased: false, corev1.VolumeFailed: false,
 	} {
 		p := planVolume(&VolumeView{Volume: volumeOf("a", "1Gi", to("c", "u"), in(phase))})
-		if p.Ask != want || len(p.Actions) > 0 {
-			t.Errorf("a %s volume without its claim: asks %t, does %v; want to ask: %t", phase, p.Ask, p.Actions, want)
+		if p.NeedsLiveRead != want || len(p.Actions) > 0 {
+			t.Errorf("a %s volume without its claim: asks %t, does %v; want to ask: %t", phase, p.NeedsLiveRead, p.Actions, want)
 		}
 	}
 }

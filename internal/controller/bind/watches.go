@@ -9,7 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -19,14 +19,14 @@ import (
 
 // resync is how often every object is checked without an event. It is a safety net: nothing is
 // known to need it.
-const resync = 10 * time.Minute
+const resyncPeriod = 10 * time.Minute
 
 // claimPause is how long a new volume waits for the claim it is reserved for before it becomes
 // Available. It waits again while many claims are in work, until it is as old as mostPauses. That
 // limit exists because claims that always fail stay in work for ever.
 const (
-	claimPause = time.Second
-	mostPauses = time.Minute
+	claimWait    = time.Second
+	maxClaimWait = time.Minute
 )
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -34,9 +34,9 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // watches store what the API server delivers in the cache and enqueue what it concerns. Both
 // controllers start only when the cache is complete.
 type watches struct {
-	cache cache.Cache
-	pods  cache.Cache
-	books *books
+	informers ctrlcache.Cache
+	pods      ctrlcache.Cache
+	cache     *cache
 	// ticks triggers the resyncs; nil means one every resync.
 	ticks <-chan time.Time
 
@@ -98,20 +98,20 @@ func (f feed) WaitForSync(ctx context.Context) error {
 
 func (w *watches) begin(ctx context.Context) error {
 	handlers := []struct {
-		from   cache.Cache
+		from   ctrlcache.Cache
 		object client.Object
 		handle toolscache.ResourceEventHandler
 	}{
-		{w.cache, &storagev1.StorageClass{}, handler(w, (*books).sawClass, (*books).lostClass)},
-		{w.cache, &corev1.PersistentVolume{}, handler(w, (*books).sawVolume, (*books).lostVolume)},
-		{w.cache, &corev1.PersistentVolumeClaim{}, handler(w, (*books).sawClaim, (*books).lostClaim)},
-		{w.pods, &corev1.Pod{}, handler(w, (*books).sawPod, (*books).sawPod)},
+		{w.informers, &storagev1.StorageClass{}, handler(w, (*cache).classChanged, (*cache).classDeleted)},
+		{w.informers, &corev1.PersistentVolume{}, handler(w, (*cache).volumeChanged, (*cache).volumeDeleted)},
+		{w.informers, &corev1.PersistentVolumeClaim{}, handler(w, (*cache).claimChanged, (*cache).claimDeleted)},
+		{w.pods, &corev1.Pod{}, handler(w, (*cache).podChanged, (*cache).podChanged)},
 	}
 	for _, h := range handlers {
 		if h.from == nil {
 			continue // without a pod cache, Events do not name pods; nothing else needs it
 		}
-		informer, err := h.from.GetInformer(ctx, h.object, cache.BlockUntilSynced(false))
+		informer, err := h.from.GetInformer(ctx, h.object, ctrlcache.BlockUntilSynced(false))
 		if err != nil {
 			return err
 		}
@@ -129,12 +129,12 @@ func (w *watches) begin(ctx context.Context) error {
 func (w *watches) resyncs(ctx context.Context) {
 	ticks := w.ticks
 	if ticks == nil {
-		ticker := time.NewTicker(resync)
+		ticker := time.NewTicker(resyncPeriod)
 		defer ticker.Stop()
 		ticks = ticker.C
 	}
 	for {
-		w.wake(w.books.everything())
+		w.enqueue(w.cache.allUnsettled())
 		select {
 		case <-ctx.Done():
 			return
@@ -144,108 +144,108 @@ func (w *watches) resyncs(ctx context.Context) {
 }
 
 // handler stores objects of one kind in the cache.
-func handler[T client.Object](w *watches, saw, lost func(*books, T) wakes) toolscache.ResourceEventHandler {
+func handler[T client.Object](w *watches, saw, lost func(*cache, T) requests) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { tell(w, o, saw) },
-		UpdateFunc: func(_, o any) { tell(w, o, saw) },
+		AddFunc:    func(o any) { deliver(w, o, saw) },
+		UpdateFunc: func(_, o any) { deliver(w, o, saw) },
 		DeleteFunc: func(o any) {
 			if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 				o = gone.Obj
 			}
-			tell(w, o, lost)
+			deliver(w, o, lost)
 		},
 	}
 }
 
-func tell[T client.Object](w *watches, o any, enter func(*books, T) wakes) {
+func deliver[T client.Object](w *watches, o any, enter func(*cache, T) requests) {
 	if object, ok := o.(T); ok {
-		w.wake(enter(w.books, object))
+		w.enqueue(enter(w.cache, object))
 	}
 }
 
 // wake adds claims and volumes to the queues.
-func (w *watches) wake(who wakes) {
-	for key := range who.claims {
+func (w *watches) enqueue(q requests) {
+	for key := range q.claims {
 		w.claims.Add(reconcile.Request{NamespacedName: key})
 	}
-	for name := range who.volumes {
+	for name := range q.volumes {
 		w.volumes.Add(reconcile.Request{NamespacedName: claimKey{Name: name}})
 	}
-	for name := range who.later {
-		w.volumes.AddAfter(reconcile.Request{NamespacedName: claimKey{Name: name}}, claimPause)
+	for name := range q.later {
+		w.volumes.AddAfter(reconcile.Request{NamespacedName: claimKey{Name: name}}, claimWait)
 	}
 }
 
-func (b *books) sawClaim(claim *corev1.PersistentVolumeClaim) wakes {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (c *cache) claimChanged(claim *corev1.PersistentVolumeClaim) requests {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	key := keyOf(claim)
-	had := b.claims[key]
-	b.notice(claimWrite(had, claim))
-	news := b.putClaim(claim, true)
-	b.listener.claimSeen(b.claims[key]) // the cached one: a late watch may show a claim that was not bound yet
-	return b.afterClaim(had, claim, news)
+	had := c.claims[key]
+	c.noticeForeign(claimWrite(had, claim))
+	news := c.putClaim(claim, true)
+	c.listener.claimSeen(c.claims[key]) // the cached one: a late watch may show a claim that was not bound yet
+	return c.afterClaim(had, claim, news)
 }
 
-func (b *books) lostClaim(claim *corev1.PersistentVolumeClaim) wakes {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	doubted := b.unsure[keyOf(claim)]
-	w := b.afterClaim(claim, nil, b.dropClaim(claim))
-	if b.doubtful[doubted] {
-		b.wakeVolume(&w, doubted) // no reconcile of the claim will read it again
+func (c *cache) claimDeleted(claim *corev1.PersistentVolumeClaim) requests {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	uncertain := c.uncertainClaims[keyOf(claim)]
+	q := c.afterClaim(claim, nil, c.dropClaim(claim))
+	if c.uncertainVolumes[uncertain] {
+		c.enqueueVolume(&q, uncertain) // no reconcile of the claim will read it again
 	}
-	return w
+	return q
 }
 
 // afterClaim returns what to enqueue after a claim changed: the claim, the volumes that point at
 // it, and those it names or named.
-func (b *books) afterClaim(had, claim *corev1.PersistentVolumeClaim, news bool) wakes {
-	var w wakes
+func (c *cache) afterClaim(had, claim *corev1.PersistentVolumeClaim, news bool) requests {
+	var q requests
 	if !news {
-		return w
+		return q
 	}
-	for _, c := range []*corev1.PersistentVolumeClaim{had, claim} {
-		if c == nil {
+	for _, version := range []*corev1.PersistentVolumeClaim{had, claim} {
+		if version == nil {
 			continue
 		}
-		for name := range b.pointing[keyOf(c)] {
-			b.wakeVolume(&w, name)
+		for name := range c.byClaimRef[keyOf(version)] {
+			c.enqueueVolume(&q, name)
 		}
-		if c.Spec.VolumeName != "" {
-			b.wakeVolume(&w, c.Spec.VolumeName)
+		if version.Spec.VolumeName != "" {
+			c.enqueueVolume(&q, version.Spec.VolumeName)
 		}
 	}
 	if claim != nil {
-		b.wakeClaim(&w, keyOf(claim))
+		c.enqueueClaim(&q, keyOf(claim))
 	} else {
-		b.pass(&w, keyOf(had))
+		c.passOffer(&q, keyOf(had))
 	}
-	b.offerFresh(&w)
-	return w
+	c.offerNewlyFree(&q)
+	return q
 }
 
-func (b *books) sawVolume(v *corev1.PersistentVolume) wakes {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	had := b.volumes[v.Name]
-	b.notice(volumeWrite(had, v))
-	b.listener.volumeSeen(v)
-	return b.afterVolume(had, v, b.putVolume(v, true))
+func (c *cache) volumeChanged(v *corev1.PersistentVolume) requests {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	had := c.volumes[v.Name]
+	c.noticeForeign(volumeWrite(had, v))
+	c.listener.volumeSeen(v)
+	return c.afterVolume(had, v, c.putVolume(v, true))
 }
 
-func (b *books) lostVolume(v *corev1.PersistentVolume) wakes {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.afterVolume(v, nil, b.dropVolume(v))
+func (c *cache) volumeDeleted(v *corev1.PersistentVolume) requests {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.afterVolume(v, nil, c.dropVolume(v))
 }
 
 // afterVolume returns what to enqueue after a volume changed: the volume, and the claims it points
 // or pointed at or that name it. If it is free, it also returns a claim that it may serve.
-func (b *books) afterVolume(had, v *corev1.PersistentVolume, news bool) wakes {
-	var w wakes
+func (c *cache) afterVolume(had, v *corev1.PersistentVolume, news bool) requests {
+	var q requests
 	if !news {
-		return w
+		return q
 	}
 	name := ""
 	for _, vol := range []*corev1.PersistentVolume{had, v} {
@@ -254,77 +254,77 @@ func (b *books) afterVolume(had, v *corev1.PersistentVolume, news bool) wakes {
 		}
 		name = vol.Name
 		if key, ok := refKey(vol); ok {
-			b.wakeClaim(&w, key)
+			c.enqueueClaim(&q, key)
 		}
 	}
-	for key := range b.naming[name] {
-		b.wakeClaim(&w, key)
+	for key := range c.byVolumeName[name] {
+		c.enqueueClaim(&q, key)
 	}
-	b.wakeVolume(&w, name)
-	b.offerFresh(&w)
-	return w
+	c.enqueueVolume(&q, name)
+	c.offerNewlyFree(&q)
+	return q
 }
 
-// sawClass stores a class and enqueues the claims that seek a volume of it. If the default class
+// classChanged stores a class and enqueues the claims that seek a volume of it. If the default class
 // changed, it also enqueues the claims that set no class.
-func (b *books) sawClass(class *storagev1.StorageClass) wakes {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	before := b.defaultClass()
-	b.putClass(class)
-	return b.afterClass(class.Name, before)
+func (c *cache) classChanged(class *storagev1.StorageClass) requests {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.defaultClass()
+	c.putClass(class)
+	return c.afterClass(class.Name, before)
 }
 
-func (b *books) lostClass(class *storagev1.StorageClass) wakes {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	before := b.defaultClass()
-	b.dropClass(class)
-	return b.afterClass(class.Name, before)
+func (c *cache) classDeleted(class *storagev1.StorageClass) requests {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.defaultClass()
+	c.dropClass(class)
+	return c.afterClass(class.Name, before)
 }
 
-func (b *books) afterClass(name string, before *storagev1.StorageClass) wakes {
-	var w wakes
-	for key := range b.seeking[name] {
-		w.claim(key)
+func (c *cache) afterClass(name string, before *storagev1.StorageClass) requests {
+	var q requests
+	for key := range c.unbound[name] {
+		q.claim(key)
 	}
-	if now := b.defaultClass(); now != nil && (before == nil || before.Name != now.Name) {
-		for key := range b.unsaid {
-			w.claim(key)
+	if now := c.defaultClass(); now != nil && (before == nil || before.Name != now.Name) {
+		for key := range c.withoutClass {
+			q.claim(key)
 		}
 	}
-	return w
+	return q
 }
 
-// sawPod enqueues the pod's claims that wait for a pod to be scheduled, as the text of their Events
+// podChanged enqueues the pod's claims that wait for a pod to be scheduled, as the text of their Events
 // may change.
-func (b *books) sawPod(pod *corev1.Pod) wakes {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var w wakes
+func (c *cache) podChanged(pod *corev1.Pod) requests {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var q requests
 	for _, name := range volume.ClaimsOfPod(pod) {
 		key := claimKey{Namespace: pod.Namespace, Name: name}
-		claim := b.claims[key]
+		claim := c.claims[key]
 		if claim == nil || volume.StateOfClaim(claim) != volume.ClaimUnbound {
 			continue
 		}
-		if waits, err := volume.WaitsForConsumer(b.classes[volume.ClassOf(claim)]); err == nil && waits {
-			w.claim(key)
+		if waits, err := volume.WaitsForConsumer(c.classes[volume.ClassOf(claim)]); err == nil && waits {
+			q.claim(key)
 		}
 	}
-	return w
+	return q
 }
 
-// everything returns all claims and volumes that are not settled.
-func (b *books) everything() wakes {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var w wakes
-	for key := range b.claims {
-		b.wakeClaim(&w, key)
+// allUnsettled returns all claims and volumes that are not settled.
+func (c *cache) allUnsettled() requests {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var q requests
+	for key := range c.claims {
+		c.enqueueClaim(&q, key)
 	}
-	for name := range b.volumes {
-		b.wakeVolume(&w, name)
+	for name := range c.volumes {
+		c.enqueueVolume(&q, name)
 	}
-	return w
+	return q
 }

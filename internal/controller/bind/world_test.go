@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -80,7 +80,7 @@ func (w *world) start(config *rest.Config, dead <-chan struct{}, o Options) (sto
 func managerOptions() ctrl.Options {
 	return ctrl.Options{
 		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Cache:      cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Cache:      ctrlcache.Options{DefaultTransform: ctrlcache.TransformStripManagedFields()},
 		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
 	}
 }

@@ -29,9 +29,9 @@ func otherClaim(with ...claimWith) *corev1.PersistentVolumeClaim {
 	return claimOf("1Gi", append(with, called("ns", "d"), uid("d"))...)
 }
 
-func wantChosen(t *testing.T, when string, b *books, key claimKey, want string) {
+func wantChosen(t *testing.T, when string, b *cache, key claimKey, want string) {
 	t.Helper()
-	v, _ := b.lookAtClaim(key)
+	v, _ := b.readClaim(key)
 	got := ""
 	if v != nil && v.Chosen != nil {
 		got = v.Chosen.Name
@@ -43,42 +43,42 @@ func wantChosen(t *testing.T, when string, b *books, key claimKey, want string) 
 
 // Case 165.
 func TestAVolumeInDoubtIsReadAnewThoughItsClaimGoes(t *testing.T) {
-	for name, goes := range map[string]func(b *books, c *corev1.PersistentVolumeClaim) wakes{
-		"after it was let go": func(b *books, c *corev1.PersistentVolumeClaim) wakes {
-			b.doubt(key, "a")
-			b.letGo("a", errBusy)
-			b.finish(key, errBusy)
-			return b.lostClaim(c)
+	for name, goes := range map[string]func(b *cache, c *corev1.PersistentVolumeClaim) requests{
+		"after it was let go": func(b *cache, c *corev1.PersistentVolumeClaim) requests {
+			b.markUncertain(key, "a")
+			b.unlockVolume("a", errBusy)
+			b.finishClaim(key, errBusy)
+			return b.claimDeleted(c)
 		},
-		"while it is held": func(b *books, c *corev1.PersistentVolumeClaim) wakes {
-			b.doubt(key, "a")
-			b.lostClaim(c)
-			return b.letGo("a", errBusy)
+		"while it is held": func(b *cache, c *corev1.PersistentVolumeClaim) requests {
+			b.markUncertain(key, "a")
+			b.claimDeleted(c)
+			return b.unlockVolume("a", errBusy)
 		},
-		"before the outcome is known": func(b *books, c *corev1.PersistentVolumeClaim) wakes {
-			b.lostClaim(c)
-			b.doubt(key, "a")
-			return b.letGo("a", errBusy)
+		"before the outcome is known": func(b *cache, c *corev1.PersistentVolumeClaim) requests {
+			b.claimDeleted(c)
+			b.markUncertain(key, "a")
+			return b.unlockVolume("a", errBusy)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, c := newBooks(false, deaf{}), claimOf("1Gi")
-			b.sawClaim(c)
-			b.sawVolume(volumeOf("a", "1Gi"))
-			b.lookAtClaim(key)
+			b, c := newCache(false, deaf{}), claimOf("1Gi")
+			b.claimChanged(c)
+			b.volumeChanged(volumeOf("a", "1Gi"))
+			b.readClaim(key)
 			wantWoken(t, "case 165: the claim goes", goes(b, c), "volume a")
-			b.sawClaim(otherClaim())
-			wantWoken(t, "case 165: the volume is free after all", b.sureOfVolume("a", volumeOf("a", "1Gi", version("2"))), "claim d")
+			b.claimChanged(otherClaim())
+			wantWoken(t, "case 165: the volume is free after all", b.confirmVolume("a", volumeOf("a", "1Gi", version("2"))), "claim d")
 			wantChosen(t, "case 165", b, other, "a")
 		})
 	}
 }
 
 func TestNewsOfAVolumeInDoubtHasItReadAnew(t *testing.T) {
-	b := newBooks(false, deaf{})
-	b.sawVolume(volumeOf("a", "1Gi"))
-	b.doubt(claimKey{}, "a")
-	wantWoken(t, "case 165: its label changes", b.sawVolume(volumeOf("a", "1Gi", version("2"), labelled("app", "db"))), "volume a")
+	b := newCache(false, deaf{})
+	b.volumeChanged(volumeOf("a", "1Gi"))
+	b.markUncertain(claimKey{}, "a")
+	wantWoken(t, "case 165: its label changes", b.volumeChanged(volumeOf("a", "1Gi", version("2"), labelled("app", "db"))), "volume a")
 }
 
 func TestAFreeVolumeThatChangesIsOfferedAnew(t *testing.T) {
@@ -95,11 +95,11 @@ func TestAFreeVolumeThatChangesIsOfferedAnew(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBooks(false, deaf{})
-			b.sawClaim(c.claim)
-			wantWoken(t, "a volume that does not fit", b.sawVolume(volumeOf("a", "1Gi")))
-			wantWoken(t, "one that nothing of note has changed of", b.sawVolume(volumeOf("a", "1Gi", version("2"), marked("touched"))))
-			wantWoken(t, "one that fits", b.sawVolume(volumeOf("a", "1Gi", version("3"), c.then)), "claim c")
+			b := newCache(false, deaf{})
+			b.claimChanged(c.claim)
+			wantWoken(t, "a volume that does not fit", b.volumeChanged(volumeOf("a", "1Gi")))
+			wantWoken(t, "one that nothing of note has changed of", b.volumeChanged(volumeOf("a", "1Gi", version("2"), marked("touched"))))
+			wantWoken(t, "one that fits", b.volumeChanged(volumeOf("a", "1Gi", version("3"), c.then)), "claim c")
 			wantChosen(t, "its look", b, key, "a")
 		})
 	}
@@ -117,13 +117,13 @@ func (c counter) gone(uid types.UID)                 { *c.uids = append(*c.uids,
 
 func TestFreeVolumesAreCountedInTheClassTheyHave(t *testing.T) {
 	count := counter{free: map[string]int{}, uids: &[]types.UID{}}
-	b := newBooks(false, count)
-	b.sawVolume(volumeOf("a", "1Gi", class("silver")))
-	b.sawVolume(volumeOf("a", "1Gi", version("2"), class("gold")))
+	b := newCache(false, count)
+	b.volumeChanged(volumeOf("a", "1Gi", class("silver")))
+	b.volumeChanged(volumeOf("a", "1Gi", version("2"), class("gold")))
 	if want := map[string]int{"silver": 0, "gold": 1}; !maps.Equal(count.free, want) {
 		t.Errorf("counted %v, want %v", count.free, want)
 	}
-	b.lostVolume(volumeOf("a", "1Gi", version("2"), class("gold")))
+	b.volumeDeleted(volumeOf("a", "1Gi", version("2"), class("gold")))
 	if want := map[string]int{"silver": 0, "gold": 0}; !maps.Equal(count.free, want) {
 		t.Errorf("with no volume, counted %v, want %v", count.free, want)
 	}
@@ -131,95 +131,95 @@ func TestFreeVolumesAreCountedInTheClassTheyHave(t *testing.T) {
 
 func TestWhatIsMadeAnewWasGoneBetween(t *testing.T) {
 	count := counter{free: map[string]int{}, uids: &[]types.UID{}}
-	b := newBooks(false, count)
-	b.sawClaim(claimOf("1Gi"))
-	b.sawClaim(claimOf("1Gi", uid("anew"), claimVersion("5")))
-	b.sawVolume(volumeOf("a", "1Gi"))
-	b.sawVolume(volumeOf("a", "1Gi", version("5"), func(v *corev1.PersistentVolume) { v.UID = "anew" }))
+	b := newCache(false, count)
+	b.claimChanged(claimOf("1Gi"))
+	b.claimChanged(claimOf("1Gi", uid("anew"), claimVersion("5")))
+	b.volumeChanged(volumeOf("a", "1Gi"))
+	b.volumeChanged(volumeOf("a", "1Gi", version("5"), func(v *corev1.PersistentVolume) { v.UID = "anew" }))
 	if got := *count.uids; len(got) != 2 || got[0] != "u" || got[1] != "uid-a" {
 		t.Errorf("told that %v are gone, want u and uid-a", got)
 	}
 }
 
 func TestAnOfferThatFitsNoMoreGoesToTheNext(t *testing.T) {
-	b := newBooks(false, deaf{})
-	b.sawClaim(claimOf("2Gi", selecting(map[string]string{"app": "db"})))
-	b.sawClaim(otherClaim())
-	wantWoken(t, "a volume for both", b.sawVolume(volumeOf("a", "5Gi", labelled("app", "db"))), "claim c")
-	wantWoken(t, "it loses its label", b.sawVolume(volumeOf("a", "5Gi", version("2"))), "claim d")
-	wantWoken(t, "one for the first alone", b.sawVolume(volumeOf("b", "2Gi", labelled("app", "db"))), "claim c")
+	b := newCache(false, deaf{})
+	b.claimChanged(claimOf("2Gi", selecting(map[string]string{"app": "db"})))
+	b.claimChanged(otherClaim())
+	wantWoken(t, "a volume for both", b.volumeChanged(volumeOf("a", "5Gi", labelled("app", "db"))), "claim c")
+	wantWoken(t, "it loses its label", b.volumeChanged(volumeOf("a", "5Gi", version("2"))), "claim d")
+	wantWoken(t, "one for the first alone", b.volumeChanged(volumeOf("b", "2Gi", labelled("app", "db"))), "claim c")
 }
 
 func TestAnOfferMadeBeforeTheClaimGotItsClassGoesToTheNext(t *testing.T) {
-	b := newBooks(false, deaf{})
-	b.sawClass(classOf("std", isDefault(0)))
-	b.sawClaim(claimOf("2Gi"))
-	b.sawClaim(otherClaim(ofClass("")))
-	b.lookAtClaim(key) // the plan gives it the class
-	wantWoken(t, "a volume without class", b.sawVolume(volumeOf("a", "5Gi")), "claim c")
-	b.record(claimOf("2Gi", ofClass("std"), claimVersion("2")), nil)
+	b := newCache(false, deaf{})
+	b.classChanged(classOf("std", isDefault(0)))
+	b.claimChanged(claimOf("2Gi"))
+	b.claimChanged(otherClaim(ofClass("")))
+	b.readClaim(key) // the plan gives it the class
+	wantWoken(t, "a volume without class", b.volumeChanged(volumeOf("a", "5Gi")), "claim c")
+	b.putWritten(claimOf("2Gi", ofClass("std"), claimVersion("2")), nil)
 	wantChosen(t, "the claim with its class", b, key, "")
-	wantWoken(t, "ending its turn", b.finish(key, nil), "claim d")
-	wantWoken(t, "a volume of the class", b.sawVolume(volumeOf("b", "5Gi", class("std"))), "claim c")
+	wantWoken(t, "ending its turn", b.finishClaim(key, nil), "claim d")
+	wantWoken(t, "a volume of the class", b.volumeChanged(volumeOf("b", "5Gi", class("std"))), "claim c")
 }
 
 func TestAnOfferBesideOneThatFailedGoesToTheNext(t *testing.T) {
 	for name, err := range map[string]error{"busy": errBusy, "refused": errRefused} {
 		t.Run(name, func(t *testing.T) {
-			b := newBooks(false, deaf{})
-			b.sawClaim(claimOf("2Gi"))
-			b.sawClaim(otherClaim(selecting(map[string]string{"app": "db"})))
-			wantWoken(t, "a volume for both", b.sawVolume(volumeOf("x", "5Gi", labelled("app", "db"))), "claim c")
-			wantWoken(t, "a better one for the first", b.sawVolume(volumeOf("y", "3Gi")))
+			b := newCache(false, deaf{})
+			b.claimChanged(claimOf("2Gi"))
+			b.claimChanged(otherClaim(selecting(map[string]string{"app": "db"})))
+			wantWoken(t, "a volume for both", b.volumeChanged(volumeOf("x", "5Gi", labelled("app", "db"))), "claim c")
+			wantWoken(t, "a better one for the first", b.volumeChanged(volumeOf("y", "3Gi")))
 			wantChosen(t, "the first", b, key, "y")
-			wantWoken(t, "it cannot have it now", b.letGo("y", err), "claim d")
-			wantWoken(t, "ending its turn", b.finish(key, err))
+			wantWoken(t, "it cannot have it now", b.unlockVolume("y", err), "claim d")
+			wantWoken(t, "ending its turn", b.finishClaim(key, err))
 			wantChosen(t, "the second", b, other, "x")
 		})
 	}
 }
 
 func TestAVolumeThatAClaimIsRefusedGoesToOthersInTurn(t *testing.T) {
-	b := newBooks(false, deaf{})
-	b.sawClaim(claimOf("2Gi"))
-	b.sawClaim(otherClaim())
-	wantWoken(t, "a volume for both", b.sawVolume(volumeOf("a", "5Gi")), "claim c")
+	b := newCache(false, deaf{})
+	b.claimChanged(claimOf("2Gi"))
+	b.claimChanged(otherClaim())
+	wantWoken(t, "a volume for both", b.volumeChanged(volumeOf("a", "5Gi")), "claim c")
 	wantChosen(t, "the first", b, key, "a")
-	wantWoken(t, "it is refused", b.letGo("a", errRefused), "claim d")
-	wantWoken(t, "ending its turn", b.finish(key, errRefused))
+	wantWoken(t, "it is refused", b.unlockVolume("a", errRefused), "claim d")
+	wantWoken(t, "ending its turn", b.finishClaim(key, errRefused))
 	wantChosen(t, "the second", b, other, "a")
-	wantWoken(t, "it is refused too, and the first still rests", b.letGo("a", errRefused))
-	wantWoken(t, "ending its turn", b.finish(other, errRefused))
+	wantWoken(t, "it is refused too, and the first still rests", b.unlockVolume("a", errRefused))
+	wantWoken(t, "ending its turn", b.finishClaim(other, errRefused))
 	wantChosen(t, "the first after its pause", b, key, "a")
-	b.letGo("a", errRefused)
-	if _, resting := b.resting[key]; !resting {
+	b.unlockVolume("a", errRefused)
+	if _, resting := b.backingOff[key]; !resting {
 		t.Error("the first is woken again without a pause")
 	}
-	b.lostClaim(claimOf("2Gi"))
-	b.lookAtClaim(other)
-	if len(b.resting) > 0 {
-		t.Errorf("resting are %v, want nobody", b.resting)
+	b.claimDeleted(claimOf("2Gi"))
+	b.readClaim(other)
+	if len(b.backingOff) > 0 {
+		t.Errorf("resting are %v, want nobody", b.backingOff)
 	}
 }
 
 func TestABusyServerIsNotAskedForAnotherClaim(t *testing.T) {
-	b := newBooks(false, deaf{})
-	b.sawClaim(claimOf("2Gi"))
-	b.sawClaim(otherClaim())
-	b.sawVolume(volumeOf("a", "5Gi"))
+	b := newCache(false, deaf{})
+	b.claimChanged(claimOf("2Gi"))
+	b.claimChanged(otherClaim())
+	b.volumeChanged(volumeOf("a", "5Gi"))
 	wantChosen(t, "the first", b, key, "a")
-	wantWoken(t, "the server is busy", b.letGo("a", errBusy))
+	wantWoken(t, "the server is busy", b.unlockVolume("a", errBusy))
 }
 
 func TestAVolumeThatGoesWhileItsClaimIsCompletedIsMissed(t *testing.T) {
 	b := booksOf(claimOf("1Gi", names("a")), volumeOf("a", "1Gi"))
-	b.lookAtClaim(key)
-	b.record(nil, volumeOf("a", "1Gi", version("2"), to("c", "u"), in(corev1.VolumeBound)))
-	wantWoken(t, "the volume is removed", b.lostVolume(volumeOf("a", "1Gi", version("3"))))
-	b.record(claimOf("1Gi", claimVersion("2"), completed("a", corev1.ClaimBound)), nil)
-	wantWoken(t, "letting go", b.letGo("a", nil))
-	wantWoken(t, "cases 59 and 63: ending the claim's turn", b.finish(key, nil), "claim c")
-	wantWoken(t, "ending one that failed, which comes back by itself", b.finish(key, errRefused))
+	b.readClaim(key)
+	b.putWritten(nil, volumeOf("a", "1Gi", version("2"), to("c", "u"), in(corev1.VolumeBound)))
+	wantWoken(t, "the volume is removed", b.volumeDeleted(volumeOf("a", "1Gi", version("3"))))
+	b.putWritten(claimOf("1Gi", claimVersion("2"), completed("a", corev1.ClaimBound)), nil)
+	wantWoken(t, "letting go", b.unlockVolume("a", nil))
+	wantWoken(t, "cases 59 and 63: ending the claim's turn", b.finishClaim(key, nil), "claim c")
+	wantWoken(t, "ending one that failed, which comes back by itself", b.finishClaim(key, errRefused))
 }
 
 func TestAPodWakesThoseOfItsClaimsThatWaitForOne(t *testing.T) {
@@ -248,7 +248,7 @@ func TestAPodWakesThoseOfItsClaimsThatWaitForOne(t *testing.T) {
 			if x.namespace != "" {
 				seen.Namespace = x.namespace
 			}
-			wantWoken(t, "a pod", b.sawPod(seen), x.wantWoken...)
+			wantWoken(t, "a pod", b.podChanged(seen), x.wantWoken...)
 		})
 	}
 }
@@ -258,12 +258,12 @@ func TestThousandsOfReleasedVolumesAreNobodysWork(t *testing.T) {
 	b := booksOf(claimOf("1Gi"))
 	for i := range 5000 {
 		name := fmt.Sprintf("released-%d", i)
-		w := b.sawVolume(volumeOf(name, "1Gi", to(name, "gone"), in(corev1.VolumeReleased), policy(corev1.PersistentVolumeReclaimRetain)))
+		w := b.volumeChanged(volumeOf(name, "1Gi", to(name, "gone"), in(corev1.VolumeReleased), policy(corev1.PersistentVolumeReclaimRetain)))
 		if woken := w.who(); len(woken) > 0 || b.free.has(name) {
 			t.Fatalf("case 163: volume %s has woken %v, and it is %t that it is looked through for claims", name, woken, b.free.has(name))
 		}
 	}
-	wantWoken(t, "case 163: a volume that fits", b.sawVolume(volumeOf("a", "1Gi")), "claim c")
+	wantWoken(t, "case 163: a volume that fits", b.volumeChanged(volumeOf("a", "1Gi")), "claim c")
 	wantChosen(t, "case 163: the claim's look", b, key, "a")
 }
 
@@ -282,11 +282,11 @@ func TestANewVolumeWaitsAMomentForTheClaimItIsReservedFor(t *testing.T) {
 		"a uid says which claim, and it is gone": {volume: volumeOf("a", "1Gi", to("c", "gone"), pending), woken: []string{"volume a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantWoken(t, "the volume is made", booksOf(c.knows...).sawVolume(c.volume), c.woken...)
+			wantWoken(t, "the volume is made", booksOf(c.knows...).volumeChanged(c.volume), c.woken...)
 		})
 	}
 	b := booksOf(volumeOf("a", "1Gi", to("c", ""), pending))
-	wantWoken(t, "the claim comes", b.sawClaim(claimOf("1Gi")), "claim c")
+	wantWoken(t, "the claim comes", b.claimChanged(claimOf("1Gi")), "claim c")
 	wantChosen(t, "its look", b, key, "a")
 	b = booksOf(volumeOf("a", "1Gi", to("c", ""), pending))
 	if d := syncVolume(b, "a", nil); !slices.Equal(d.writes, []string{"volume/status"}) || d.volume.Status.Phase != corev1.VolumeAvailable {
@@ -310,18 +310,18 @@ func TestAVolumeIsNotCalledAvailableBeforeItsClaimWhileManyClaimsAreOnTheirWay(t
 		"many are worked on":                  {volume: pending, active: manyClaims + 1, pauses: true},
 		"many, of whom some wait":             {volume: pending, active: manyClaims, waiting: 1, pauses: true},
 		"a few":                               {volume: pending, active: manyClaims},
-		"a few, after many":                   {volume: pending, active: manyClaims, before: claimPause - 1, pauses: true},
-		"a few, for a while":                  {volume: pending, active: manyClaims, before: claimPause},
+		"a few, after many":                   {volume: pending, active: manyClaims, before: claimWait - 1, pauses: true},
+		"a few, for a while":                  {volume: pending, active: manyClaims, before: claimWait},
 		"many, but the volume is for anybody": {volume: of(time.Second), active: manyClaims + 1},
 		"many, for a minute":                  {volume: of(time.Minute, to("c", "")), active: manyClaims + 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMeasured(t)
 			m.server.putVolume(c.volume)
-			m.books.sawVolume(m.server.volumes["a"])
+			m.cache.volumeChanged(m.server.volumes["a"])
 			if c.before != 0 {
 				m.claims = delays{waiting: manyClaims + 1}
-				m.manyOnTheirWay()
+				m.busy()
 				m.time.SetTime(noon.Add(c.before))
 			}
 			m.claims = delays{waiting: c.waiting}
@@ -332,7 +332,7 @@ func TestAVolumeIsNotCalledAvailableBeforeItsClaimWhileManyClaimsAreOnTheirWay(t
 			}
 			want, phase := time.Duration(0), corev1.VolumeAvailable
 			if c.pauses {
-				want, phase = claimPause, corev1.VolumePending
+				want, phase = claimWait, corev1.VolumePending
 			}
 			if is := m.server.volumes["a"].Status.Phase; got.RequeueAfter != want || is != phase {
 				t.Errorf("the volume is %s and looked at again after %s, want %s and %s", is, got.RequeueAfter, phase, want)
@@ -356,11 +356,11 @@ func (d delays) AddAfter(r reconcile.Request, pause time.Duration) { d.after[r.N
 func TestWhatIsToBeLookedAtLaterIsQueuedWithAPause(t *testing.T) {
 	volumes, claims := delays{after: map[string]time.Duration{}}, delays{after: map[string]time.Duration{}}
 	w := &watches{claims: claims, volumes: volumes}
-	w.wake(wakes{claims: set[claimKey]{key: {}}, volumes: set[string]{"a": {}}, later: set[string]{"b": {}}})
+	w.enqueue(requests{claims: set[claimKey]{key: {}}, volumes: set[string]{"a": {}}, later: set[string]{"b": {}}})
 	if want := map[string]time.Duration{"c": 0}; !maps.Equal(claims.after, want) {
 		t.Errorf("queued claims %v, want %v", claims.after, want)
 	}
-	if want := map[string]time.Duration{"a": 0, "b": claimPause}; !maps.Equal(volumes.after, want) {
+	if want := map[string]time.Duration{"a": 0, "b": claimWait}; !maps.Equal(volumes.after, want) {
 		t.Errorf("queued volumes %v, want %v", volumes.after, want)
 	}
 }

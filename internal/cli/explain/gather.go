@@ -177,19 +177,15 @@ func (g *gatherer) claim(ctx context.Context, claim *corev1.PersistentVolumeClai
 	if name == "" {
 		name = "pvc-" + string(claim.UID)
 	}
-	together(
-		func() { c.Volume = g.volume(ctx, name, provisionerOf(claim, c.Class)) },
-		func() {
-			if claim.Spec.VolumeName == "" || claim.Status.Phase == corev1.ClaimLost && ofHostPath(c) {
-				c.Candidates = once(g, "volumes", func() []corev1.PersistentVolume { return g.volumes(ctx) })
-			}
-		},
-		func() {
-			if claim.Spec.VolumeName == "" {
+	work := []func(){func() { c.Volume = g.volume(ctx, name, provisionerOf(claim, c.Class)) }}
+	if claim.Spec.VolumeName == "" {
+		work = append(work,
+			func() { c.Candidates = once(g, "volumes", func() []corev1.PersistentVolume { return g.volumes(ctx) }) },
+			func() {
 				c.Provisioners = once(g, "provisioners", func() []pavv1.PavProvisioner { return g.provisioners(ctx) })
-			}
-		},
-	)
+			})
+	}
+	together(work...)
 	c.Nearest = g.nearest(ctx, c)
 	return c
 }

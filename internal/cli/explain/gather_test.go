@@ -9,8 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"tarn.dev/tarn/internal/volume"
 )
 
 // lists is a cluster with claims, volumes and one namespace. It fails a read without a name.
@@ -90,16 +88,5 @@ func TestOfAReleasedVolumeTheClaimsAreReadThatNameIt(t *testing.T) {
 	v := gathered(t, Object{Volume, "", "mine"}, &lists{claims: claims, volumes: []corev1.PersistentVolume{vol}})
 	if got := v.Volume.Claimants; len(got) != 1 || got[0].UID != "new" {
 		t.Errorf("got %+v, want the one claim that names it and stays", got)
-	}
-}
-
-func TestOfALostFolderTheVolumesBesideItAreRead(t *testing.T) {
-	for maker, want := range map[string]int{hostPath: 1, "csi.example.org": 0} {
-		claim := claimOf("u", "pvc-u", corev1.ClaimLost)
-		claim.Annotations[volume.AnnProvisioner] = maker
-		v := gathered(t, Object{Claim, "shop", "data"}, &lists{claims: []corev1.PersistentVolumeClaim{*claim}, volumes: []corev1.PersistentVolume{folder("pvc-a", "/srv/tarn", "n1")}})
-		if len(v.Claim.Candidates) != want {
-			t.Errorf("made by %s: %d volumes are read, want %d", maker, len(v.Claim.Candidates), want)
-		}
 	}
 }

@@ -3,6 +3,8 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/suggest"
 	"tarn.dev/tarn/internal/volume"
@@ -81,7 +84,7 @@ func (s *story) byOthers(c *claimView, name string) {
 		failed = nil // it was said of an earlier class of that name
 	}
 	switch {
-	case name == hostPath && s.refusedByHostPath(c, o, failed):
+	case name == hostPath && c.Class.Provisioner == hostPath && s.refuses(c, o, failed): // the class may have been created again after the claim
 	case name == hostPath && failed != nil && failed.Type == corev1.EventTypeWarning:
 		s.add(Link{Object: o, State: "has failed", Since: moment(lastSeen(failed)), Reason: failed.Reason, Message: failed.Message,
 			Next: "when that is fixed: tarn controller then continues by itself; " + s.lastTry(failed)})
@@ -124,21 +127,8 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 		return
 	}
 	o := Object{Kind: pavProvisioner, Name: p.Name}
-	anew := func(field, path string) {
-		link := s.add(Link{Object: o, State: "refuses", Message: "it makes no volumes from " + field, Next: "when the claim is created again without " + field})
-		s.anew(c, link, "json", path, "without it")
-		s.blame("PavProvisioner %s makes no volumes from %s", p.Name, field)
-	}
-	limit, beyond := volume.BeyondLimit(c.Claim)
-	switch {
-	case volume.ForPopulator(c.Claim):
-		s.populated(c)
-	case volume.HasSource(c.Claim):
-		anew("a data source", removal(c.Claim))
-	case c.Claim.Spec.Selector != nil:
-		anew("a selector", `[{"op":"remove","path":"/spec/selector"}]`)
-	case volume.AttributesClassOf(c.Claim) != "":
-		anew("a VolumeAttributesClass", `[{"op":"remove","path":"/spec/volumeAttributesClassName"}]`)
+	switch limit, beyond := volume.BeyondLimit(c.Claim); {
+	case s.refuses(c, o, nil):
 	case beyond:
 		request := volume.Request(c.Claim)
 		link := s.add(Link{Object: o, State: "refuses", Next: "when the claim is created again with a limit of at least its request, or without a limit",
@@ -166,16 +156,72 @@ func (s *story) populated(c *claimView) {
 	s.blame("the volume populator of %s %s has not given it a volume", from.Kind, from.Name)
 }
 
-// removal returns the patch that removes a claim's data source.
-func removal(claim *corev1.PersistentVolumeClaim) string {
-	var parts []string
+// refuses reports what a provisioner of Tarn's never serves, and says whether the claim or its
+// class requests that. told is the Event that reported it, nil for none. The fields are read again
+// here because Events expire. Most of them cannot be changed in an existing object.
+func (s *story) refuses(c *claimView, o Object, told *corev1.Event) bool {
+	claim, size, host := c.Claim, volume.Request(c.Claim), o.Name == hostPath
+	if volume.ForPopulator(claim) {
+		s.populated(c)
+		return true
+	}
+	var parameters []string
+	for _, name := range slices.Sorted(maps.Keys(c.Class.Parameters)) {
+		if name != tarnv1.AnnotationRetention { // the trash's retention is allowed for every provisioner
+			parameters = append(parameters, "/parameters/"+strings.NewReplacer("~", "~0", "/", "~1").Replace(name))
+		}
+	}
+	refused := []struct {
+		is          bool
+		what, field string
+		ofClass     bool
+		paths       []string // to remove; for none, no command helps
+	}{
+		{claim.Spec.DataSource != nil, "from a data source", "spec.dataSource", false, sources(claim)},
+		{claim.Spec.DataSourceRef != nil, "from a data source", "spec.dataSourceRef", false, sources(claim)},
+		{claim.Spec.Selector != nil, "from a selector", "spec.selector", false, []string{"/spec/selector"}},
+		{volume.AttributesClassOf(claim) != "", "from a VolumeAttributesClass", "spec.volumeAttributesClassName", false, []string{"/spec/volumeAttributesClassName"}},
+		{host && len(c.Class.MountOptions) > 0, "with mount options", "mountOptions", true, []string{"/mountOptions"}},
+		{host && size.CmpInt64(math.MaxInt64) > 0, "as large", "spec.resources.requests.storage " + size.String(), false, nil},
+		{host && volume.ModeOf(claim) != corev1.PersistentVolumeFilesystem, "other than directories", fmt.Sprintf("spec.volumeMode %s", volume.ModeOf(claim)), false, []string{"/spec/volumeMode"}},
+		{host && len(parameters) > 0, "with parameters", "parameters", true, parameters},
+	}
+	for _, r := range refused {
+		if !r.is {
+			continue
+		}
+		link, where := s.add(Link{Object: o, State: "refuses"}), c.Object
+		if told != nil {
+			link.Since, link.Reason = moment(lastSeen(told)), told.Reason
+		}
+		var patch []string
+		for _, path := range r.paths {
+			patch = append(patch, fmt.Sprintf(`{"op":"remove","path":%q}`, path))
+		}
+		operations := "[" + strings.Join(patch, ",") + "]"
+		switch {
+		case r.ofClass:
+			where = Object{Kind: storageClass, Name: c.Class.Name}
+			link.Command, link.offer = replacing(where, "storageclass", "json", operations), "the command creates the class again without it; its claims and volumes are not affected"
+		case len(patch) > 0:
+			s.anew(c, link, "json", operations, "without it")
+		}
+		link.Next = fmt.Sprintf("when %s is created again without %s: no retry can succeed", where, r.field)
+		s.blame("%s makes no volumes %s, and %s has %s", o, r.what, where, r.field)
+		return true
+	}
+	return false
+}
+
+// sources returns the paths of a claim's data source.
+func sources(claim *corev1.PersistentVolumeClaim) (paths []string) {
 	if claim.Spec.DataSource != nil {
-		parts = append(parts, `{"op":"remove","path":"/spec/dataSource"}`)
+		paths = append(paths, "/spec/dataSource")
 	}
 	if claim.Spec.DataSourceRef != nil {
-		parts = append(parts, `{"op":"remove","path":"/spec/dataSourceRef"}`)
+		paths = append(paths, "/spec/dataSourceRef")
 	}
-	return "[" + strings.Join(parts, ",") + "]"
+	return paths
 }
 
 // provisionerUnusable says whether a PavProvisioner cannot be used, and reports why. dynamic says

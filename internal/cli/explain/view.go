@@ -61,8 +61,7 @@ type claimView struct {
 	// Class is the claim's class; Classes are all classes.
 	Class   *storagev1.StorageClass
 	Classes []*storagev1.StorageClass
-	// Candidates are all volumes. They are read if the claim has no volume, or has lost a directory
-	// that lay beside others.
+	// Candidates are all volumes, read if the claim has no volume.
 	Candidates []corev1.PersistentVolume
 	// Nearest is the released volume among Candidates that came nearest, with the pods that may
 	// still use it. It is nil if another volume came nearest, or if a provisioner will create one.

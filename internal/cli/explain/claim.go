@@ -30,7 +30,7 @@ func (s *story) ofClaim(c *claimView) string {
 	case claim.Status.Phase == corev1.ClaimLost:
 		link.Since = nil
 		if e := newest(c.Events, "ClaimLost", "ClaimMisbound"); e != nil {
-			link.Since = moment(lastSeen(e))
+			link.Since = moment(LastSeen(e))
 		}
 		s.lostClaim(c)
 		if s.rank == rankStuck {
@@ -121,14 +121,14 @@ func (s *story) toldByEvent(events []corev1.Event) {
 	if e.Reason == binderWaits {
 		began := e.CreationTimestamp.Time
 		nearer := slices.DeleteFunc(slices.Clone(events), func(other corev1.Event) bool {
-			said := lastSeen(&other)
+			said := LastSeen(&other)
 			return other.Reason == binderWaits || !said.After(began.Add(-binderDelay)) || ofBinder(other) && !said.After(began)
 		})
 		if other := newest(nearer); other != nil {
 			e = other
 		}
 	}
-	s.add(Link{Object: Object{Kind: event, Namespace: e.Namespace, Name: e.Name}, State: e.Reason, Since: moment(lastSeen(e)), Reason: e.Reason, Message: e.Message})
+	s.add(Link{Object: Object{Kind: event, Namespace: e.Namespace, Name: e.Name}, State: e.Reason, Since: moment(LastSeen(e)), Reason: e.Reason, Message: e.Message})
 	s.blame("%s", e.Message)
 }
 
@@ -258,8 +258,8 @@ func (s *story) binderSilent(c *claimView, because string, by ...metav1.Object) 
 		return
 	}
 	binder := Object{Kind: "binder", Name: "persistentvolume-binder"}
-	if e := newestRefusal(c.Events); e != nil && !lastSeen(e).Before(since) {
-		s.add(Link{Object: binder, State: "refused", Since: moment(lastSeen(e)), Reason: e.Reason, Message: e.Message,
+	if e := newestRefusal(c.Events); e != nil && !LastSeen(e).Before(since) {
+		s.add(Link{Object: binder, State: "refused", Since: moment(LastSeen(e)), Reason: e.Reason, Message: e.Message,
 			Next: "when the API server accepts the write: usually a webhook or an admission policy rejects it; the binder retries with backoff"})
 		s.blame("%s, and %s", because, e.Message)
 		return

@@ -238,7 +238,7 @@ func (s *story) undoingPromise(claim *corev1.PersistentVolumeClaim, events []cor
 		return
 	}
 	failed := newest(events, "ProvisioningCleanupFailed", "VolumeDelete")
-	if made := newest(events, "ProvisioningSucceeded"); failed != nil && made != nil && lastSeen(made).After(lastSeen(failed)) {
+	if made := newest(events, "ProvisioningSucceeded"); failed != nil && made != nil && LastSeen(made).After(LastSeen(failed)) {
 		failed = nil
 	}
 	if failed == nil {
@@ -246,7 +246,7 @@ func (s *story) undoingPromise(claim *corev1.PersistentVolumeClaim, events []cor
 		s.atWork(what, "is being undone", "has to be undone", since)
 		return
 	}
-	link.Since, link.Reason, link.Message = moment(lastSeen(failed)), failed.Reason, failed.Message
+	link.Since, link.Reason, link.Message = moment(LastSeen(failed)), failed.Reason, failed.Message
 	link.Next = "when that is fixed; Tarn retries"
 	s.blame("%s cannot be undone: %s", what, failed.Message)
 	s.controllerSilent("", since)

@@ -22,6 +22,22 @@ const (
 	App    Kind = "App"
 )
 
+// Kinds in a chain, beside those that a user can ask for.
+const (
+	pavVolume      Kind = "PavVolume"
+	pavStage       Kind = "PavStage"
+	pavProvisioner Kind = "PavProvisioner"
+	storageClass   Kind = "StorageClass"
+	csiDriver      Kind = "CSIDriver"
+	csiNode        Kind = "CSINode"
+	node           Kind = "Node"
+	event          Kind = "Event"
+	lease          Kind = "Lease"
+	deployment     Kind = "Deployment"
+	replicaSet     Kind = "ReplicaSet"
+	podLog         Kind = "pod log"
+)
+
 // Object names one object.
 type Object struct {
 	Kind      Kind   `json:"kind"`

@@ -248,3 +248,17 @@ func moment(t time.Time) *time.Time {
 	t = t.UTC()
 	return &t
 }
+
+// LastSeen returns when an Event last happened, in whichever of its fields that is recorded.
+func LastSeen(e *corev1.Event) time.Time {
+	at := e.CreationTimestamp.Time
+	for _, t := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {
+		if t.After(at) {
+			at = t
+		}
+	}
+	if e.Series != nil && e.Series.LastObservedTime.After(at) {
+		at = e.Series.LastObservedTime.Time
+	}
+	return at
+}

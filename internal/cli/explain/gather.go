@@ -1,26 +1,24 @@
 package explain
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -67,277 +65,358 @@ func explainView(ctx context.Context, from Source, v *View) (*Explanation, error
 	return chain(g.view), nil
 }
 
-// gatherer fills a View; it does several reads at once.
-type gatherer struct {
-	Source
-	view *View
-
-	mu sync.Mutex
-	// asked caches the lists that more than one part of the view needs.
-	asked map[string]func() any
-}
-
+// gather reads the object that was asked for, and what it may wait for. Claims, stages and pods of
+// one object are read in parallel, because a log may take long. All else is read in order.
 func (g *gatherer) gather(ctx context.Context) error {
-	asked := g.view.Asked
-	key := client.ObjectKey{Namespace: asked.Namespace, Name: asked.Name}
-	switch asked.Kind {
-	case Claim:
-		claim, err := kube.Get(ctx, g.Client, key, &corev1.PersistentVolumeClaim{})
-		if err != nil || claim == nil {
-			return g.notFound(ctx, err)
-		}
-		g.view.Claim = g.claim(ctx, claim)
-	case Volume:
-		vol, err := kube.Get(ctx, g.Client, key, &corev1.PersistentVolume{})
-		if err != nil {
-			return g.notFound(ctx, err)
-		}
-		record, err := kube.Get(ctx, g.Client, key, &tarnv1.PavVolume{})
-		if vol == nil && (err != nil || record == nil) {
-			return g.notFound(ctx, nil)
-		}
-		g.view.Volume = g.volume(ctx, asked.Name, "")
-	case Pod:
-		pod, err := kube.Get(ctx, g.Client, key, &corev1.Pod{})
-		if err != nil || pod == nil {
-			return g.notFound(ctx, err)
-		}
-		g.pod(ctx, pod)
-	case Set:
-		set, err := kube.Get(ctx, g.Client, key, &tarnv1.PersistentVolumeSet{})
-		if err != nil || set == nil {
-			return g.notFound(ctx, err)
-		}
-		g.set(ctx, set)
-	case App:
-		app, err := kube.Get(ctx, g.Client, key, &tarnv1.App{})
-		if err != nil || app == nil {
-			return g.notFound(ctx, err)
-		}
-		g.app(ctx, app)
-	default:
+	asked, v := g.view.Asked, g.view
+	kind, known := askable[asked.Kind]
+	if !known {
 		return fmt.Errorf("kind %q cannot be explained; give app, claim, volume, pod or pvset", asked.Kind)
 	}
-	g.controller(ctx)
+	o, err := kube.Get(ctx, g.Client, client.ObjectKey{Namespace: asked.Namespace, Name: asked.Name}, kind.one())
+	if err == nil && o == nil && asked.Kind == Volume { // its record may have outlived it
+		if record, _ := kube.Get(ctx, g.Client, client.ObjectKey{Name: asked.Name}, &tarnv1.PavVolume{}); record != nil {
+			o = &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: asked.Name}}
+		}
+	}
+	if err != nil || o == nil {
+		return g.notFound(ctx, kind.list(), err)
+	}
+	switch o := o.(type) {
+	case *corev1.PersistentVolumeClaim:
+		v.Claim = g.claim(ctx, o)
+	case *corev1.PersistentVolume:
+		v.Volume = g.volume(ctx, asked.Name, "")
+	case *corev1.Pod:
+		v.Claims = g.claimsNamed(ctx, o.Namespace, volume.ClaimsOfPod(o))
+		v.Pod = g.podView(ctx, o, true)
+	case *tarnv1.PersistentVolumeSet:
+		g.set(ctx, o)
+	case *tarnv1.App:
+		g.app(ctx, o)
+	}
+	v.Controller = get(ctx, g, lease, g.Namespace, kube.ControllerName, &coordinationv1.Lease{})
+	v.Deployment = get(ctx, g, deployment, g.Namespace, kube.ControllerName, &appsv1.Deployment{})
 	return nil
 }
 
-// pod reads what a pod waits for: its claims, its node and its Events.
-func (g *gatherer) pod(ctx context.Context, pod *corev1.Pod) {
-	names := volume.ClaimsOfPod(pod)
-	g.view.Claims = make([]*claimView, len(names))
-	work := []func(){func() { g.view.Pod = g.podView(ctx, pod, true) }}
-	for i, name := range names {
-		work = append(work, func() {
-			claim := get(ctx, g, Claim, pod.Namespace, name, &corev1.PersistentVolumeClaim{})
-			if claim == nil {
-				g.view.Claims[i] = &claimView{Object: Object{Claim, pod.Namespace, name}}
-				return
-			}
-			g.view.Claims[i] = g.claim(ctx, claim)
-		})
-	}
-	together(work...)
+// askable are the kinds that a user can ask for.
+var askable = map[Kind]struct {
+	one  func() client.Object
+	list func() client.ObjectList
+}{
+	Claim:  {func() client.Object { return &corev1.PersistentVolumeClaim{} }, func() client.ObjectList { return &corev1.PersistentVolumeClaimList{} }},
+	Volume: {func() client.Object { return &corev1.PersistentVolume{} }, func() client.ObjectList { return &corev1.PersistentVolumeList{} }},
+	Pod:    {func() client.Object { return &corev1.Pod{} }, func() client.ObjectList { return &corev1.PodList{} }},
+	Set:    {func() client.Object { return &tarnv1.PersistentVolumeSet{} }, func() client.ObjectList { return &tarnv1.PersistentVolumeSetList{} }},
+	App:    {func() client.Object { return &tarnv1.App{} }, func() client.ObjectList { return &tarnv1.AppList{} }},
+}
+
+// claimsNamed reads claims of a namespace. One that does not exist has no Claim.
+func (g *gatherer) claimsNamed(ctx context.Context, namespace string, names []string) []*claimView {
+	return each(names, func(name string) *claimView {
+		if claim := get(ctx, g, Claim, namespace, name, &corev1.PersistentVolumeClaim{}); claim != nil {
+			return g.claim(ctx, claim)
+		}
+		return &claimView{Object: Object{Claim, namespace, name}}
+	})
 }
 
 // set reads what a pool's filler claims wait for. It reads only a few of them. If the pool's
 // provisioner cannot be used, there are no filler claims, so it reads the provisioner too.
 func (g *gatherer) set(ctx context.Context, set *tarnv1.PersistentVolumeSet) {
 	g.view.Set = set
-	var fillers corev1.PersistentVolumeClaimList
-	g.list(ctx, Claim, g.Namespace, &fillers, client.MatchingLabels{tarnv1.LabelPoolUID: string(set.UID)})
-	work := []func(){func() {
-		class := get(ctx, g, storageClass, "", set.Spec.Template.Spec.StorageClassName, &storagev1.StorageClass{})
-		if class != nil && !strings.Contains(class.Provisioner, "/") {
-			g.view.Maker = get(ctx, g, pavProvisioner, "", class.Provisioner, &pavv1.PavProvisioner{})
-		}
-	}}
-	for i := range fillers.Items {
-		if filler := &fillers.Items[i]; filler.Spec.VolumeName == "" && len(g.view.Claims) < mostNames {
-			at := len(g.view.Claims)
-			g.view.Claims = append(g.view.Claims, nil)
-			work = append(work, func() { g.view.Claims[at] = g.claim(ctx, filler) })
+	class := get(ctx, g, storageClass, "", set.Spec.Template.Spec.StorageClassName, &storagev1.StorageClass{})
+	if class != nil && !strings.Contains(class.Provisioner, "/") {
+		g.view.Maker = get(ctx, g, pavProvisioner, "", class.Provisioner, &pavv1.PavProvisioner{})
+	}
+	var list corev1.PersistentVolumeClaimList
+	g.list(ctx, Claim, g.Namespace, &list, client.MatchingLabels{tarnv1.LabelPoolUID: string(set.UID)})
+	fillers := slices.DeleteFunc(list.Items, func(c corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName != "" })
+	g.view.Claims = each(firstFew(fillers), func(c corev1.PersistentVolumeClaim) *claimView { return g.claim(ctx, &c) })
+}
+
+// workloadPrefix is the prefix of the name of an App's Deployment.
+const workloadPrefix = "paas-app-"
+
+// app reads the claims of an App, its Deployment, and a few of its pods that are not ready, the
+// newest first. For an App that is being deleted, it also reads the claims that the App no longer
+// mounts.
+func (g *gatherer) app(ctx context.Context, app *tarnv1.App) {
+	g.view.App = app
+	ours := client.MatchingLabels{tarnv1.LabelApp: app.Name}
+	var names []string
+	for i := range app.Spec.Volumes {
+		names = append(names, appspec.ClaimName(app.Name, app.Spec.Volumes[i].Name))
+	}
+	if app.DeletionTimestamp != nil {
+		var claims corev1.PersistentVolumeClaimList
+		g.list(ctx, Claim, app.Namespace, &claims, ours)
+		for i := range claims.Items {
+			if name := claims.Items[i].Name; !slices.Contains(names, name) {
+				names = append(names, name)
+			}
 		}
 	}
-	together(work...)
+	g.view.Claims = g.claimsNamed(ctx, app.Namespace, names)
+	g.view.Workload = get(ctx, g, deployment, app.Namespace, workloadPrefix+app.Name, &appsv1.Deployment{})
+	var list corev1.PodList
+	g.list(ctx, Pod, app.Namespace, &list, ours)
+	pods := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return isReady(&p) && p.DeletionTimestamp == nil })
+	slices.SortFunc(pods, func(a, b corev1.Pod) int {
+		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	g.view.Pods = each(firstFew(pods), func(p corev1.Pod) *podView { return g.podView(ctx, &p, true) })
 }
 
 // claim reads what a claim waits for.
 func (g *gatherer) claim(ctx context.Context, claim *corev1.PersistentVolumeClaim) *claimView {
 	c := &claimView{Object: Object{Claim, claim.Namespace, claim.Name}, Claim: claim}
-	together(
-		func() { c.Classes = once(g, "classes", func() []*storagev1.StorageClass { return g.classes(ctx) }) },
-		func() { c.Users = g.users(ctx, claim) },
-		func() { c.Events = g.events(ctx, claim) },
-	)
+	c.Classes = once(g, "classes", func() (classes []*storagev1.StorageClass) {
+		var list storagev1.StorageClassList
+		g.list(ctx, storageClass, "", &list)
+		for i := range list.Items {
+			classes = append(classes, &list.Items[i])
+		}
+		return classes
+	})
 	if i := slices.IndexFunc(c.Classes, func(s *storagev1.StorageClass) bool { return s.Name == volume.ClassOf(claim) }); i >= 0 {
 		c.Class = c.Classes[i]
 	}
+	c.Users = g.users(ctx, claim)
+	c.Events = g.events(ctx, claim)
 	name := claim.Spec.VolumeName
 	if name == "" {
 		name = "pvc-" + string(claim.UID)
+		c.Candidates = g.volumes(ctx)
+		c.Provisioners = once(g, "provisioners", func() []pavv1.PavProvisioner {
+			var list pavv1.PavProvisionerList
+			g.list(ctx, pavProvisioner, "", &list)
+			return list.Items
+		})
 	}
-	work := []func(){func() { c.Volume = g.volume(ctx, name, provisionerOf(claim, c.Class)) }}
-	if claim.Spec.VolumeName == "" {
-		work = append(work,
-			func() { c.Candidates = once(g, "volumes", func() []corev1.PersistentVolume { return g.volumes(ctx) }) },
-			func() {
-				c.Provisioners = once(g, "provisioners", func() []pavv1.PavProvisioner { return g.provisioners(ctx) })
-			})
-	}
-	together(work...)
+	c.Volume = g.volume(ctx, name, provisionerOf(claim, c.Class))
 	c.Nearest = g.nearest(ctx, c)
 	return c
+}
+
+func (g *gatherer) volumes(ctx context.Context) []corev1.PersistentVolume {
+	return once(g, "volumes", func() []corev1.PersistentVolume {
+		var list corev1.PersistentVolumeList
+		g.list(ctx, Volume, "", &list)
+		return list.Items
+	})
+}
+
+func (g *gatherer) podsOf(ctx context.Context, namespace string) []corev1.Pod {
+	return once(g, "pods of "+namespace, func() []corev1.Pod {
+		var list corev1.PodList
+		g.list(ctx, Pod, namespace, &list)
+		return list.Items
+	})
+}
+
+// users returns the pods that name a claim. If the claim is being deleted, it also reads what would
+// create each pod again. For a few pods that are being deleted, it reads what keeps them.
+func (g *gatherer) users(ctx context.Context, claim *corev1.PersistentVolumeClaim) []user {
+	var found []user
+	going := 0
+	for _, pod := range g.podsOf(ctx, claim.Namespace) {
+		if !slices.Contains(volume.ClaimsOfPod(&pod), claim.Name) {
+			continue
+		}
+		u := user{Pod: &pod}
+		if claim.DeletionTimestamp != nil {
+			u.Workload = g.workload(ctx, u.Pod)
+			if pod.DeletionTimestamp != nil && going < mostNames {
+				u.View, going = g.podView(ctx, u.Pod, false), going+1
+			}
+		}
+		found = append(found, u)
+	}
+	return found
+}
+
+// workload returns what would create a pod again: its controller, or that of its ReplicaSet.
+func (g *gatherer) workload(ctx context.Context, pod *corev1.Pod) Object {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return Object{}
+	}
+	o := Object{Kind(owner.Kind), pod.Namespace, owner.Name}
+	if o.Kind != replicaSet {
+		return o
+	}
+	set := once(g, "replicaset "+o.fullName(), func() *appsv1.ReplicaSet {
+		return get(ctx, g, replicaSet, o.Namespace, o.Name, &appsv1.ReplicaSet{})
+	})
+	if set == nil || metav1.GetControllerOf(set) == nil {
+		return o
+	}
+	owner = metav1.GetControllerOf(set)
+	return Object{Kind(owner.Kind), pod.Namespace, owner.Name}
+}
+
+// nearest reads which pods may still use the released volume that came nearest to a claim. It is
+// nil if another volume came nearest, or if a provisioner creates the claim's volume.
+func (g *gatherer) nearest(ctx context.Context, c *claimView) *volumeView {
+	if c.Class != nil && c.Class.Provisioner != noProvisioner {
+		return nil
+	}
+	vol, why := c.nearestVolume()
+	if vol == nil || why != volume.MisfitPhase || vol.Spec.ClaimRef == nil || vol.Spec.ClaimRef.Namespace == "" {
+		return nil
+	}
+	v := &volumeView{Name: vol.Name, Volume: vol, Stages: g.stages(ctx, vol.Name)}
+	v.Claim = get(ctx, g, Claim, vol.Spec.ClaimRef.Namespace, vol.Spec.ClaimRef.Name, &corev1.PersistentVolumeClaim{})
+	v.Last = g.lastUsers(ctx, v)
+	return v
 }
 
 // volume reads a volume and what creates, stages or removes it. provisioner names its creator, for
 // a volume that does not exist yet.
 func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volumeView {
 	v := &volumeView{Name: name}
-	together(
-		func() { v.Volume = get(ctx, g, Volume, "", name, &corev1.PersistentVolume{}) },
-		func() { v.Record = get(ctx, g, pavVolume, "", name, &tarnv1.PavVolume{}) },
-		func() { v.Stages = g.stages(ctx, name) },
-	)
+	v.Volume = get(ctx, g, Volume, "", name, &corev1.PersistentVolume{})
+	v.Record = get(ctx, g, pavVolume, "", name, &tarnv1.PavVolume{})
+	v.Stages = g.stages(ctx, name)
 	if v.Volume != nil && v.Volume.Spec.CSI != nil {
 		provisioner = v.Volume.Spec.CSI.Driver
 	} else if v.Record != nil {
 		provisioner = v.Record.Spec.Provisioner.Name
 	}
-	var work []func()
 	if provisioner != "" && !strings.Contains(provisioner, "/") { // a name with a slash is a program, not a PavProvisioner or CSI driver
-		work = append(work,
-			func() { v.Provisioner = get(ctx, g, pavProvisioner, "", provisioner, &pavv1.PavProvisioner{}) },
-			func() { v.Driver = get(ctx, g, csiDriver, "", provisioner, &storagev1.CSIDriver{}) })
+		v.Provisioner = get(ctx, g, pavProvisioner, "", provisioner, &pavv1.PavProvisioner{})
+		v.Driver = get(ctx, g, csiDriver, "", provisioner, &storagev1.CSIDriver{})
 	}
 	if v.Record != nil {
 		if step, attempt, namespace := stepOf(v.Record); step != "" {
-			work = append(work, func() { v.Step = g.stepPod(ctx, namespace, podName(v.Record, step, attempt)) })
+			v.Step = g.stepPod(ctx, namespace, podName(v.Record, step, attempt))
 		}
 	}
+	asked := g.view.Asked.Kind == Volume
 	if v.Volume != nil {
-		work = append(work, func() { v.Events = g.events(ctx, v.Volume) })
+		v.Events = g.events(ctx, v.Volume)
 		if class := volume.ClassOfVolume(v.Volume); class != "" && v.Volume.Status.Phase == corev1.VolumeReleased {
-			work = append(work, func() { v.Class = get(ctx, g, storageClass, "", class, &storagev1.StorageClass{}) })
+			v.Class = get(ctx, g, storageClass, "", class, &storagev1.StorageClass{})
 		}
-		if ref := v.Volume.Spec.ClaimRef; ref != nil && ref.Namespace != "" && ref.Name != "" {
-			work = append(work, func() { g.claimants(ctx, v) }, func() {
-				v.Claim = get(ctx, g, Claim, ref.Namespace, ref.Name, &corev1.PersistentVolumeClaim{})
-				if v.Claim != nil && (v.Volume.DeletionTimestamp != nil || slices.ContainsFunc(v.Stages, mended)) && g.view.Asked.Kind == Volume {
-					v.Users = g.users(ctx, v.Claim)
-				}
-				v.Last = g.lastUsers(ctx, v)
-			})
-		}
-	} else if v.Record != nil && g.view.Asked.Kind == Volume {
-		of := v.Record.Spec.Claim
-		work = append(work, func() {
-			v.Claim = get(ctx, g, Claim, of.Namespace, of.Name, &corev1.PersistentVolumeClaim{})
-			v.Last = g.lastUsers(ctx, v)
-		}, func() { v.Named = g.naming(ctx, v.Record) })
+	} else if v.Record == nil || !asked {
+		return v
 	}
-	together(work...)
+	ref := v.claimRef()
+	if ref == nil || ref.Namespace == "" || ref.Name == "" {
+		return v
+	}
+	v.Claim = get(ctx, g, Claim, ref.Namespace, ref.Name, &corev1.PersistentVolumeClaim{})
+	v.Last = g.lastUsers(ctx, v)
+	if v.Volume == nil {
+		v.Named = g.naming(ctx, v.Record)
+		return v
+	}
+	if v.Claim != nil && asked && (v.Volume.DeletionTimestamp != nil || slices.ContainsFunc(v.Stages, mended)) {
+		v.Users = g.users(ctx, v.Claim)
+	}
+	g.claimants(ctx, v)
 	return v
 }
 
-// controller reads whether Tarn's controller runs.
-func (g *gatherer) controller(ctx context.Context) {
-	together(
-		func() {
-			g.view.Controller = get(ctx, g, lease, g.Namespace, kube.ControllerName, &coordinationv1.Lease{})
-		},
-		func() {
-			g.view.Deployment = get(ctx, g, deployment, g.Namespace, kube.ControllerName, &appsv1.Deployment{})
-		},
-	)
+// lastUsers returns the pods that may still use a volume through its former claim. It returns none
+// while that claim exists, because then the claim's own pods are known.
+func (g *gatherer) lastUsers(ctx context.Context, v *volumeView) []*corev1.Pod {
+	ref := v.claimRef()
+	if ref.UID == "" || v.Claim != nil && v.Claim.UID == ref.UID {
+		return nil
+	}
+	var last []*corev1.Pod
+	for _, pod := range g.podsOf(ctx, ref.Namespace) {
+		if pod.Spec.NodeName != "" && volume.UsesFormer(&pod, ref.Name, v.Claim) {
+			last = append(last, &pod)
+		}
+	}
+	return last
 }
 
-// together runs functions at once and waits for all.
-func together(work ...func()) {
-	var all sync.WaitGroup
-	for _, f := range work {
-		all.Go(f)
-	}
-	all.Wait()
-}
-
-// once runs read only once for a key, however many callers ask at the same time.
-func once[T any](g *gatherer, key string, read func() T) T {
-	g.mu.Lock()
-	if g.asked == nil {
-		g.asked = map[string]func() any{}
-	}
-	f := g.asked[key]
-	if f == nil {
-		f = sync.OnceValue(func() any { return read() })
-		g.asked[key] = f
-	}
-	g.mu.Unlock()
-	value, _ := f().(T)
-	return value
-}
-
-// get reads an object. It returns nil if the object does not exist or cannot be read. The latter is
-// noted, and the other reads continue.
-func get[T client.Object](ctx context.Context, g *gatherer, kind Kind, namespace, name string, into T) T {
-	var none T
-	o, err := kube.Get(ctx, g.Client, client.ObjectKey{Namespace: namespace, Name: name}, into)
-	if err != nil {
-		g.missed(Object{kind, namespace, name}, "get", err)
-		return none
-	}
-	return o
-}
-
-// list reads a list, and says whether that succeeded.
-func (g *gatherer) list(ctx context.Context, kind Kind, namespace string, into client.ObjectList, options ...client.ListOption) bool {
-	if namespace != "" {
-		options = append(options, client.InNamespace(namespace))
-	}
-	err := g.Client.List(ctx, into, options...)
-	if err != nil {
-		g.missed(Object{Kind: kind, Namespace: namespace}, "list", err)
-	}
-	return err == nil
-}
-
-// missed notes what could not be read. If the cluster does not have the kind, there are no objects
-// of it, so nothing is noted.
-func (g *gatherer) missed(o Object, verb string, err error) {
-	if meta.IsNoMatchError(errors.Unwrap(err)) || meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if u := (unread{o, Why(verb, err)}); !slices.Contains(g.view.Unread, u) {
-		g.view.Unread = append(g.view.Unread, u)
+// claimants reads which claims name a released volume that the user asked for. For a reserved
+// volume it reads whether the namespace of its claim exists. If that read is forbidden, this is not
+// reported: it is not important enough.
+func (g *gatherer) claimants(ctx context.Context, v *volumeView) {
+	ref, phase := v.Volume.Spec.ClaimRef, v.Volume.Status.Phase
+	switch {
+	case g.view.Asked.Kind != Volume:
+	case phase == corev1.VolumeReleased:
+		var claims corev1.PersistentVolumeClaimList
+		g.list(ctx, Claim, ref.Namespace, &claims)
+		for _, claim := range claims.Items {
+			if claim.Spec.VolumeName == v.Name && claim.UID != ref.UID && claim.DeletionTimestamp == nil {
+				v.Claimants = append(v.Claimants, &claim)
+			}
+		}
+	case phase != corev1.VolumeBound && phase != corev1.VolumeFailed:
+		v.NoNamespace = g.noNamespace(ctx, ref.Namespace)
 	}
 }
 
-// unread says whether an object is missing because it could not be read.
-func (g *gatherer) unread(kind Kind, namespace, name string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.view.unknown(kind, namespace, name)
+// naming returns the claims and volumes that name what is left of a removed volume: claims name the
+// volume, volumes name its storage.
+func (g *gatherer) naming(ctx context.Context, r *tarnv1.PavVolume) []Object {
+	var named []Object
+	var claims corev1.PersistentVolumeClaimList
+	g.list(ctx, Claim, "", &claims)
+	for _, c := range claims.Items {
+		if c.Spec.VolumeName == r.Name && c.UID != r.Spec.Claim.UID {
+			named = append(named, Object{Claim, c.Namespace, c.Name})
+		}
+	}
+	for _, v := range g.volumes(ctx) {
+		if csi := v.Spec.CSI; csi != nil && csi.Driver == r.Spec.Provisioner.Name && csi.VolumeHandle == r.Status.Handle {
+			named = append(named, Object{Volume, "", v.Name})
+		}
+	}
+	return named
 }
 
-// needs is the prefix of the message about a missing right.
-const needs = "needs permission"
+// stages reads the stages of a volume and their pods.
+func (g *gatherer) stages(ctx context.Context, volumeName string) []stageView {
+	var list tarnv1.PavStageList
+	g.list(ctx, pavStage, "", &list, client.MatchingFields{"spec.volumeName": volumeName})
+	return each(list.Items, func(stage tarnv1.PavStage) stageView {
+		status := stage.Status.Pod
+		namespace, name := status.Namespace, status.Name
+		if e := status.Expansion; e != nil && e.Name != "" && e.Phase != tarnv1.StageExpansionSucceeded {
+			namespace, name = e.Namespace, e.Name
+		}
+		return stageView{Stage: &stage, Pod: g.stepPod(ctx, namespace, name)}
+	})
+}
 
-// Why words the error of a read. For a forbidden read it names the missing right. For a server that
-// cannot be reached it says only that. verb is get or list.
-func Why(verb string, err error) string {
-	var unreached *url.Error
-	if errors.As(err, &unreached) {
-		return fmt.Sprintf("the API server does not respond: %v", unreached.Err)
+// stepPod reads a step pod, nil if there is none.
+func (g *gatherer) stepPod(ctx context.Context, namespace, name string) *podView {
+	if name == "" {
+		return nil
 	}
-	var status apierrors.APIStatus
-	if !apierrors.IsForbidden(err) || !errors.As(err, &status) || status.Status().Details == nil {
-		return err.Error()
+	if pod := get(ctx, g, Pod, namespace, name, &corev1.Pod{}); pod != nil {
+		return g.podView(ctx, pod, false)
 	}
-	resource := status.Status().Details.Kind
-	if group := status.Status().Details.Group; group != "" {
-		resource += "." + group
+	return nil
+}
+
+// podView reads the node, Events and log of a pod. For the pod that the user asked about, it also
+// reads the drivers of its node.
+func (g *gatherer) podView(ctx context.Context, pod *corev1.Pod, asked bool) *podView {
+	p := &podView{Pod: pod, Events: g.events(ctx, pod)}
+	if on := pod.Spec.NodeName; on != "" {
+		p.Node = once(g, "node "+on, func() *corev1.Node { return get(ctx, g, node, "", on, &corev1.Node{}) })
+		p.NodeGone = p.Node == nil && !g.unread(node, "", on)
+		if asked {
+			if n := get(ctx, g, csiNode, "", on, &storagev1.CSINode{}); n != nil {
+				for _, d := range n.Spec.Drivers {
+					p.Drivers = append(p.Drivers, d.Name)
+				}
+			}
+		}
 	}
-	return fmt.Sprintf("%s to %s %s", needs, verb, resource)
+	if container, previous, ok := logOf(pod); ok {
+		p.LogOf, p.Log = container, g.log(ctx, pod, container, previous)
+	}
+	return p
 }

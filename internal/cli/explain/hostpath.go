@@ -24,7 +24,7 @@ func (s *story) byHostPath(c *claimView, o Object) {
 	case slices.Contains(c.Claim.Finalizers, tarnv1.FinalizerInProcess): // it marks a claim that it has begun
 		link := s.add(Link{Object: o, State: "at work", Next: "when the directory is created, which takes longer on a slow disk"})
 		if e := newest(c.Events, "Provisioning"); e != nil {
-			link.Since, link.Message = moment(lastSeen(e)), e.Message
+			link.Since, link.Message = moment(LastSeen(e)), e.Message
 		}
 		s.atWork("its volume", "is being made by "+o.Name, "is being made by "+o.Name, since)
 	case s.young(since):

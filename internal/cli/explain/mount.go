@@ -108,7 +108,7 @@ func (s *story) afterFailedStage(v *volumeView, on string, e *corev1.Event) {
 	for i := range v.Stages {
 		g := &v.Stages[i]
 		ended := g.Stage.DeletionTimestamp != nil || g.Stage.Status.Pod.Phase == tarnv1.StagePodFailed
-		if g.Stage.Spec.NodeName != on || ended || staged(g) || lost(g) || lastSeen(e).After(g.Stage.CreationTimestamp.Time) {
+		if g.Stage.Spec.NodeName != on || ended || staged(g) || lost(g) || LastSeen(e).After(g.Stage.CreationTimestamp.Time) {
 			continue
 		}
 		standing := strings.TrimPrefix(s.cause, fmt.Sprintf("volume %s is not staged on node %s: ", v.Name, on))
@@ -159,7 +159,7 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 		return
 	}
 	if e != nil {
-		link := s.add(Link{Object: Object{Kind: event, Namespace: e.Namespace, Name: e.Name}, State: e.Reason, Since: moment(lastSeen(e)), Node: on, Reason: e.Reason, Message: e.Message,
+		link := s.add(Link{Object: Object{Kind: event, Namespace: e.Namespace, Name: e.Name}, State: e.Reason, Since: moment(LastSeen(e)), Node: on, Reason: e.Reason, Message: e.Message,
 			Next: "when the kubelet retries, " + growingPause + "; " + s.lastTry(e)})
 		link.Command = tryAgain(p.Pod)
 		if unanswered(e) {

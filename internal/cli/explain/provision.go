@@ -80,18 +80,18 @@ func (s *story) byOthers(c *claimView, name string) {
 		said = slices.DeleteFunc(slices.Clone(said), ofBinder)
 	}
 	failed := newest(said, "ProvisioningFailed")
-	if name == hostPath && failed != nil && lastSeen(failed).Before(latest(c.Class)) {
+	if name == hostPath && failed != nil && LastSeen(failed).Before(latest(c.Class)) {
 		failed = nil // it was said of an earlier class of that name
 	}
 	switch {
 	case name == hostPath && c.Class.Provisioner == hostPath && s.refuses(c, o, failed): // the class may have been created again after the claim
 	case name == hostPath && failed != nil && failed.Type == corev1.EventTypeWarning:
-		s.add(Link{Object: o, State: "has failed", Since: moment(lastSeen(failed)), Reason: failed.Reason, Message: failed.Message,
+		s.add(Link{Object: o, State: "has failed", Since: moment(LastSeen(failed)), Reason: failed.Reason, Message: failed.Message,
 			Next: "when that is fixed: tarn controller then continues by itself; " + s.lastTry(failed)})
 		s.blame("provisioner %s cannot make its volume: %s", name, failed.Message)
 		s.controllerSilent("", writtenAt(c.Claim))
 	case failed != nil && failed.Type == corev1.EventTypeWarning:
-		s.add(Link{Object: o, State: "has failed", Since: moment(lastSeen(failed)), Reason: failed.Reason, Message: failed.Message, Next: "when the provisioner retries; only its log shows when"})
+		s.add(Link{Object: o, State: "has failed", Since: moment(LastSeen(failed)), Reason: failed.Reason, Message: failed.Message, Next: "when the provisioner retries; only its log shows when"})
 		s.blame("provisioner %s cannot make its volume: %s", name, failed.Message)
 	case volume.ProvisionerOf(c.Claim) == "":
 		s.binderSilent(c, "provisioner "+name+" has to be called")
@@ -104,7 +104,7 @@ func (s *story) byOthers(c *claimView, name string) {
 	default:
 		link := s.add(Link{Object: o, State: "called", Next: "when the provisioner responds; its own log says more"})
 		if e := newest(c.Events, "Provisioning", binderWaits); e != nil {
-			link.Since, link.Message = moment(lastSeen(e)), e.Message
+			link.Since, link.Message = moment(LastSeen(e)), e.Message
 		}
 		s.awaits("provisioner %s was called and has not made the volume yet", name)
 	}
@@ -192,7 +192,7 @@ func (s *story) refuses(c *claimView, o Object, told *corev1.Event) bool {
 		}
 		link, where := s.add(Link{Object: o, State: "refuses"}), c.Object
 		if told != nil {
-			link.Since, link.Reason = moment(lastSeen(told)), told.Reason
+			link.Since, link.Reason = moment(LastSeen(told)), told.Reason
 		}
 		var patch []string
 		for _, path := range r.paths {

@@ -392,5 +392,5 @@ func resultError(pod *corev1.Pod) string {
 
 // lastTry words when an Event was last seen.
 func (s *story) lastTry(e *corev1.Event) string {
-	return fmt.Sprintf("last tried %s ago", s.ago(lastSeen(e).Truncate(time.Second)))
+	return fmt.Sprintf("last tried %s ago", s.ago(LastSeen(e).Truncate(time.Second)))
 }

@@ -41,7 +41,7 @@ func (s *story) boundClaim(c *claimView) {
 	}
 	size := c.Claim.Status.Capacity[corev1.ResourceStorage]
 	s.fine = fmt.Sprintf("volume %s, %s, %s", o.Name, size.String(), path(c.Volume))
-	parts = append(parts, s.stages(c.Volume, c.Users, s.nodeAsked())...)
+	parts = append(parts, s.stages(c.Volume, c.Users)...)
 	var users []string
 	for _, u := range c.Users {
 		if !hasEnded(u.Pod) && s.view.Asked.Kind != Pod {
@@ -185,9 +185,8 @@ func (s *story) nodeResize(c *claimView, link *Link) {
 			l.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Volume.Spec.CSI.Driver)
 			s.blame("its volume has been expanded, but its file system cannot be on node %s: %s", g.Stage.Spec.NodeName, e.Message)
 		}
-		if g.Pod == nil && e.Phase == tarnv1.StageExpansionRunning && e.Name != "" && !s.view.unknown(Pod, e.Namespace, e.Name) {
-			s.add(Link{Object: Object{Pod, e.Namespace, e.Name}, State: "missing", Node: g.Stage.Spec.NodeName})
-			s.lateFor(writtenAt(g.Stage))
+		if g.Pod == nil && e.Phase == tarnv1.StageExpansionRunning {
+			s.missingPod(Object{Pod, e.Namespace, e.Name}, g.Stage.Spec.NodeName, true, writtenAt(g.Stage))
 		}
 		if g.Pod == nil || g.Pod.Pod.Name != e.Name {
 			continue

@@ -59,6 +59,18 @@ func (s *story) lateFor(since time.Time) {
 	s.again = true
 }
 
+// missingPod adds a step pod that does not exist. If the controller has to start it now, it also
+// reports whether the controller runs. since is when the pod became due.
+func (s *story) missingPod(o Object, on string, due bool, since time.Time) {
+	if o.Name == "" || s.view.unknown(Pod, o.Namespace, o.Name) {
+		return
+	}
+	s.add(Link{Object: o, State: "missing", Node: on})
+	if due {
+		s.lateFor(since)
+	}
+}
+
 // lateAfter is late for a step pod of an owner that has ended.
 func (s *story) lateAfter(pod *corev1.Pod, owner types.UID) {
 	if hasEndedFor(pod, owner, s.view.Now) && hasEndedFor(pod, owner, s.view.Now.Add(-answerTime)) { // a pod may also end by its deadline

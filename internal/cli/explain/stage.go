@@ -3,46 +3,42 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/steppod"
 )
 
-// nodeAsked returns the node of the pod that the user asked for: its answer covers only the stages
-// on that node. It is empty if the user asked for another kind.
-func (s *story) nodeAsked() string {
-	if s.view.Pod == nil {
-		return ""
-	}
-	return s.view.Pod.Pod.Spec.NodeName
-}
-
-// stages reports where a volume is staged, and where it was lost, on a node or on all if on is
-// empty. It reports what blocks staging or unstaging only for a claim or a volume. For a pod,
-// onNode does that after the claims.
-func (s *story) stages(v *volumeView, users []user, on string) []*story {
+// stages reports where a volume is staged, and where it was lost. It reports what blocks staging or
+// unstaging only for a claim or a volume. For a pod, onNode does that after the claims, and only
+// stages on the node of the pod count.
+func (s *story) stages(v *volumeView, users []user) []*story {
 	var parts []*story
+	on := ""
+	if s.view.Pod != nil {
+		on = s.view.Pod.Pod.Spec.NodeName
+	}
 	for i := range v.Stages {
-		g := &v.Stages[i]
-		switch {
-		case on != "" && g.Stage.Spec.NodeName != on:
-		case lost(g):
-			part := s.part(g.Stage.Spec.NodeName)
-			part.lostStage(g)
-			part.rank = rankLost
-			parts = append(parts, part)
-		case staged(g):
-			s.fine += "; staged on node " + g.Stage.Spec.NodeName
-			if part := s.part(g.Stage.Spec.NodeName); part.notYetEvicted(g) || part.keepsLost(g, users) {
-				part.rank = rankLost
-				parts = append(parts, part)
-			}
+		g, part := &v.Stages[i], s.part(v.Stages[i].Stage.Spec.NodeName)
+		if on != "" && g.Stage.Spec.NodeName != on {
+			continue
 		}
+		if staged(g) {
+			s.fine += "; staged on node " + g.Stage.Spec.NodeName
+		}
+		if lost(g) {
+			part.lostStage(g)
+		} else if !staged(g) || !part.notYetEvicted(g) && !part.keepsLost(g, users) {
+			continue
+		}
+		part.rank = rankLost
+		parts = append(parts, part)
 	}
 	if s.view.Asked.Kind == Claim || s.view.Asked.Kind == Volume {
 		parts = append(parts, s.unsettled(v, on)...)
@@ -106,49 +102,44 @@ func (l *Link) failedStaging(message, next, provisioner string) {
 
 // stagingPod is about a stage that is not Staged yet.
 func (s *story) stagingPod(g *stageView, p *pavv1.PavProvisioner) {
-	stage := g.Stage
+	stage, status := g.Stage, g.Stage.Status.Pod
 	if stage.Status.Node.Phase == tarnv1.StageLost {
 		s.lostStage(g)
 		return
 	}
-	link := s.stageLink(g)
-	status := stage.Status.Pod
-	what := fmt.Sprintf("volume %s is not staged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
+	link, name, on := s.stageLink(g), stage.Spec.VolumeName, stage.Spec.NodeName
+	what := fmt.Sprintf("volume %s is not staged on node %s", name, on)
+	unbegun, ahead := status.Phase == "", stage.Awaited() && stage.Status.Node.Phase == ""
 	switch {
 	case status.Phase == tarnv1.StagePodFailed:
 		link.failedStaging(status.Message, "when the kubelet retries, "+growingPause, p.Name)
 		s.blame("%s: %s", what, status.Message)
-	case stage.Awaited() && stage.Status.Node.Phase == "":
+	case ahead && s.young(stage.CreationTimestamp.Time):
 		link.Next = "when the node agent responds"
-		if s.young(stage.CreationTimestamp.Time) {
-			s.awaits("volume %s is about to be staged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
-			return
-		}
-		s.blame("Tarn's node agent on node %s does not respond", stage.Spec.NodeName)
+		s.awaits("volume %s is about to be staged on node %s", name, on)
 		return
-	case status.Phase == "" && strings.HasPrefix(status.Message, tarnv1.StageWaits):
+	case ahead:
+		link.Next = "when the node agent responds"
+		s.blame("Tarn's node agent on node %s does not respond", on)
+		return
+	case unbegun && strings.HasPrefix(status.Message, tarnv1.StageWaits):
 		link.Next = "when that stage has ended, or its kubelet has requested it"
 		s.awaits("%s: %s", what, status.Message)
 		return
-	case status.Phase == "" && status.Message != "": // until its provisioner is judged
+	case unbegun && status.Message != "" && s.provisionerUnusable(p, false):
 		link.Next = "when the PavProvisioner has been validated"
-		if s.provisionerUnusable(p, false) {
-			s.blame("%s: %s", what, s.cause)
-			break
-		}
-		link.Next = ""
-		s.controllerSilent(what+", its pod has to be started", latest(stage, p))
+		s.blame("%s: %s", what, s.cause)
 		return
-	case status.Phase == "":
-		s.controllerSilent(what+", its pod has to be started", stage.CreationTimestamp.Time)
+	case unbegun:
+		s.controllerSilent(what+", its pod has to be started", latest(stage, p))
 		return
 	case status.Phase == tarnv1.StagePodSucceeded:
 		link.Next = "when Tarn's node agent has read /pav/volume"
 		if s.young(endOfStaging(g)) {
 			s.awaits("%s: its pod has ended, and the node agent is about to read /pav/volume", what)
-			return
+		} else {
+			s.blame("%s: its pod has ended, and the node agent does not respond", what)
 		}
-		s.blame("%s: its pod has ended, and the node agent does not respond", what)
 		return
 	case status.Phase == tarnv1.StagePodValidating: // written by hand
 		s.awaits("%s: it is being validated first", what)
@@ -166,12 +157,7 @@ func (s *story) podOfStage(g *stageView, what, provisioner string) {
 	}
 	awaited := status.Phase != tarnv1.StagePodFailed && status.Phase != ""
 	if g.Pod == nil {
-		if !s.view.unknown(Pod, status.Namespace, status.Name) && status.Name != "" {
-			s.add(Link{Object: Object{Pod, status.Namespace, status.Name}, State: "missing", Node: stage.Spec.NodeName})
-			if awaited {
-				s.lateFor(writtenAt(stage))
-			}
-		}
+		s.missingPod(Object{Pod, status.Namespace, status.Name}, stage.Spec.NodeName, awaited, writtenAt(stage))
 		return
 	}
 	before := s.cause
@@ -195,9 +181,6 @@ func (s *story) podOfStage(g *stageView, what, provisioner string) {
 // later.
 func endOfStaging(g *stageView) time.Time {
 	end := writtenAt(g.Stage)
-	if t := g.Stage.Status.Pod.StartTime; t != nil && t.After(end) {
-		end = t.Time
-	}
 	if g.Pod == nil {
 		return end
 	}
@@ -218,10 +201,9 @@ func (s *story) lostStage(g *stageView) {
 	}
 	link.Since, link.Reason, link.Message = moment(lost.Time.Time), lost.Reason, lost.Message
 	s.blame("volume %s is lost on node %s: %s", stage.Spec.VolumeName, stage.Spec.NodeName, lost.Message)
-	switch stage.Status.Pod.Recovery {
-	case tarnv1.RecoveryNone:
+	if stage.Status.Pod.Recovery == tarnv1.RecoveryNone {
 		link.Next = "when the pods that use it are restarted, as volumeStaging.recovery is None"
-	default:
+	} else {
 		link.Next = "when its next staging pod has made it available again"
 		if stage.Status.Pod.Recovery == tarnv1.RecoveryRestartConsumers {
 			link.Next += "; then Tarn evicts the pods that use it, if a controller creates them again"
@@ -236,6 +218,12 @@ func (s *story) lostStage(g *stageView) {
 	if g.Pod != nil {
 		s.podLink(g.Pod)
 	}
+}
+
+// mended says whether a volume was lost on a node and is available again.
+func mended(g stageView) bool {
+	lost := g.Stage.Status.Node.Loss
+	return staged(&g) && lost != nil && lost.ReboundTime != nil
 }
 
 // notYetEvicted is about a volume that was lost and is available again, but not for a pod that is
@@ -258,70 +246,126 @@ func (s *story) notYetEvicted(g *stageView) bool {
 	return false
 }
 
-// endingStage is about a stage that must end before its volume can be staged again, or destroyed.
-func (s *story) endingStage(g *stageView) {
-	stage := g.Stage
-	link := s.stageLink(g)
-	status := stage.Status.Pod
-	link.Next = "when its pod has ended and the node has unmounted it"
-	what := fmt.Sprintf("volume %s is being unstaged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
-	if stage.Status.Node.Phase == tarnv1.StageFailed {
-		what = fmt.Sprintf("volume %s could not be staged on node %s: %s", stage.Spec.VolumeName, stage.Spec.NodeName, stage.Status.Node.Message)
-		link.failedStaging(stage.Status.Node.Message, "when the kubelet retries, "+growingPause, stage.Spec.Provisioner.Name)
-	} else if stage.DeletionTimestamp == nil {
-		what = fmt.Sprintf("volume %s is still staged on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
-		link.Next = "when the kubelet has unmounted it from the last pod that uses it"
-		link.Message = fmt.Sprintf("used by %d pods there", len(stage.Status.Node.Targets))
-		if who := stage.Spec.AheadFor; stage.Awaited() {
-			what = fmt.Sprintf("volume %s is staged ahead on node %s", stage.Spec.VolumeName, stage.Spec.NodeName)
-			link.Next = "when its kubelet has mounted and unmounted it, or when that pod is gone"
-			link.Message = fmt.Sprintf("started ahead for pod %s/%s", who.Namespace, who.Name)
+// keepsLost is about a volume that was lost and is available again, but not for some container.
+// That container has run since before the loss, or the kubelet keeps a subPath of the lost mount,
+// with which it cannot start. If the user asked for a pod, only that pod counts. It returns false
+// if there is no such container.
+func (s *story) keepsLost(g *stageView, users []user) bool {
+	if !mended(*g) {
+		return false
+	}
+	for _, u := range users {
+		if asked := s.view.Pod; asked != nil && asked.Pod.UID != u.Pod.UID || u.Pod.DeletionTimestamp != nil || hasEnded(u.Pod) {
+			continue
+		}
+		containers, why, next := leftLost(g.Stage, u.Pod)
+		if len(containers) == 0 {
+			continue
+		}
+		but := "not for container %s of %s, which keeps the lost mount"
+		if next == whenReplaced {
+			but = "container %s of %s cannot restart with its subPath"
+		}
+		link := s.stageLink(g)
+		link.Since, link.Message = moment(g.Stage.Status.Node.Loss.ReboundTime.Time), why
+		link.Next, link.Command, link.offer = next, tryAgain(u.Pod), "the command replaces the pod"
+		s.blame("volume %s was lost on node %s and is available again, but %s: %s", g.Stage.Spec.VolumeName, g.Stage.Spec.NodeName,
+			fmt.Sprintf(but, join(containers), Object{Pod, u.Pod.Namespace, u.Pod.Name}), why)
+		return true
+	}
+	return false
+}
+
+const whenReplaced = "when the pod is replaced"
+
+// leftLost returns the containers of a pod that keep the lost mount, why, and until when. A subPath
+// comes first. With recovery RestartConsumers no mount is replaced, and Tarn does not evict a pod
+// that no controller would create again.
+func leftLost(stage *tarnv1.PavStage, pod *corev1.Pod) (containers []string, why, next string) {
+	since := stage.Status.Node.Loss.ReboundTime.Time
+	path, why := "", ""
+	for _, l := range stage.Status.Node.Loss.Left {
+		switch {
+		case l.PodUID != pod.UID:
+		case l.Container == "":
+			path, why = l.Path, "its mount could not be replaced: "+l.Message
+		case !slices.ContainsFunc(statuses(pod), func(c corev1.ContainerStatus) bool {
+			return c.Name == l.Container && c.State.Running != nil && c.State.Running.StartedAt.After(since)
+		}):
+			return []string{l.Container}, l.Message, whenReplaced
 		}
 	}
-	s.blame("%s", what)
-	if stage.Status.Node.Phase != tarnv1.StageFailed {
-		s.rank = rankPassing
+	if stage.Status.Pod.Recovery == tarnv1.RecoveryRestartConsumers {
+		path, why = "", ""
+		if metav1.GetControllerOf(pod) == nil && slices.ContainsFunc(stage.Status.Node.Targets, func(target string) bool { return tarnv1.PodOfTarget(target) == pod.UID }) {
+			why = "no controller would create the pod again, so Tarn does not evict it"
+		}
 	}
-	if heldBack(stage) {
-		link.Message, link.Next = status.Message, "when the pods that run on it have ended"
-		s.awaits("%s, which waits: %s", what, status.Message)
+	if why == "" {
+		return nil, "", ""
 	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		mounts := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return path == "" || strings.TrimSuffix(m.MountPath, "/") == path })
+		if !mounts && len(c.VolumeDevices) == 0 {
+			continue
+		}
+		if slices.ContainsFunc(statuses(pod), func(status corev1.ContainerStatus) bool {
+			return status.Name == c.Name && status.State.Running != nil && !status.State.Running.StartedAt.After(since)
+		}) {
+			containers = append(containers, c.Name)
+		}
+	}
+	return containers, why, "when that container restarts"
+}
+
+// endingStage is about a stage that must end before its volume can be staged again, or destroyed.
+func (s *story) endingStage(g *stageView) {
+	stage, status, name, on := g.Stage, g.Stage.Status.Pod, g.Stage.Spec.VolumeName, g.Stage.Spec.NodeName
+	link := s.stageLink(g)
+	passes := s.awaits
+	what := fmt.Sprintf("volume %s is being unstaged on node %s", name, on)
+	link.Next = "when its pod has ended and the node has unmounted it"
+	switch who := stage.Spec.AheadFor; {
+	case stage.Status.Node.Phase == tarnv1.StageFailed:
+		what, passes = fmt.Sprintf("volume %s could not be staged on node %s: %s", name, on, stage.Status.Node.Message), s.blame
+		link.failedStaging(stage.Status.Node.Message, "when the kubelet retries, "+growingPause, stage.Spec.Provisioner.Name)
+	case stage.DeletionTimestamp == nil && stage.Awaited():
+		what, link.Message = fmt.Sprintf("volume %s is staged ahead on node %s", name, on), fmt.Sprintf("started ahead for pod %s/%s", who.Namespace, who.Name)
+		link.Next = "when its kubelet has mounted and unmounted it, or when that pod is gone"
+	case stage.DeletionTimestamp == nil:
+		what, link.Message = fmt.Sprintf("volume %s is still staged on node %s", name, on), fmt.Sprintf("used by %d pods there", len(stage.Status.Node.Targets))
+		link.Next = "when the kubelet has unmounted it from the last pod that uses it"
+	}
+	passes("%s", what)
 	if status.Phase == tarnv1.StagePodUnstaging {
 		link.Message = status.Message
 		if status.NextAttemptTime != nil {
 			link.Next = fmt.Sprintf("unstaging attempt %d %s", status.UnstageAttempts+1, when(status.NextAttemptTime, s.view.Now))
-			s.blame("volume %s cannot be unstaged on node %s, attempt %d: %s", stage.Spec.VolumeName, stage.Spec.NodeName, status.UnstageAttempts, status.Message)
+			s.blame("volume %s cannot be unstaged on node %s, attempt %d: %s", name, on, status.UnstageAttempts, status.Message)
 		}
+	} else if heldBack(stage) {
+		link.Message, link.Next = status.Message, "when the pods that run on it have ended"
+		s.awaits("%s, which waits: %s", what, status.Message)
 	}
 	if g.Pod != nil && g.Pod.Pod.Status.Phase != corev1.PodSucceeded {
 		s.podLink(g.Pod)
 	}
-	s.lateUnstaging(g)
-}
-
-// heldBack says whether a stage is being deleted while its volume is still mounted. The volume
-// stays mounted until its consumers end. status.Message says what the stage waits for.
-func heldBack(stage *tarnv1.PavStage) bool {
-	status := stage.Status.Pod
-	switch status.Phase {
-	case tarnv1.StagePodStopped, tarnv1.StagePodUnstaging, tarnv1.StagePodUnstaged:
-		return false
-	}
-	had := stage.Status.Node.Phase == tarnv1.StageStaged || stage.Status.Node.Phase == tarnv1.StageLost
-	return stage.DeletionTimestamp != nil && had && status.Message != ""
-}
-
-// lateUnstaging reports whether Tarn's controller runs, if it must act next to unstage a volume.
-func (s *story) lateUnstaging(g *stageView) {
-	switch status := g.Stage.Status.Pod; {
+	switch { // Tarn's controller must act next, if at all
 	case status.Phase != tarnv1.StagePodUnstaging:
 	case g.Pod != nil && g.Pod.Pod.DeletionTimestamp != nil: // that pod must be gone first
 	case status.NextAttemptTime != nil:
 		s.late(status.NextAttemptTime.Time)
 	case g.Pod != nil:
-		s.lateAfter(g.Pod.Pod, g.Stage.UID)
-	case status.Name != "" && !s.view.unknown(Pod, status.Namespace, status.Name):
-		s.add(Link{Object: Object{Pod, status.Namespace, status.Name}, State: "missing", Node: g.Stage.Spec.NodeName})
-		s.lateFor(writtenAt(g.Stage))
+		s.lateAfter(g.Pod.Pod, stage.UID)
+	default:
+		s.missingPod(Object{Pod, status.Namespace, status.Name}, on, true, writtenAt(stage))
 	}
+}
+
+// heldBack says whether a stage is being deleted while its volume is still mounted. The volume
+// stays mounted until its consumers end. status.Message says what the stage waits for.
+func heldBack(stage *tarnv1.PavStage) bool {
+	status, node := stage.Status.Pod, stage.Status.Node.Phase
+	ends := status.Phase == tarnv1.StagePodStopped || status.Phase == tarnv1.StagePodUnstaging || status.Phase == tarnv1.StagePodUnstaged
+	return stage.DeletionTimestamp != nil && !ends && status.Message != "" && (node == tarnv1.StageStaged || node == tarnv1.StageLost)
 }

@@ -117,7 +117,7 @@ func (s *story) boundVolume(v *volumeView) {
 			link.State, link.Since = "Terminating", moment(v.Claim.DeletionTimestamp.Time)
 		}
 	}
-	s.weigh(s.stages(v, v.Users, "")...)
+	s.weigh(s.stages(v, v.Users)...)
 }
 
 // unseenByBinder reports a volume in phase Bound whose claim is gone, which only a binder corrects.

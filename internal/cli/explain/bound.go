@@ -150,14 +150,15 @@ func (s *story) expansion(v *volumeView) {
 	e := v.Record.Status.Expansion
 	link := s.add(Link{Object: Object{Kind: pavVolume, Name: v.Record.Name}, State: "growing", Message: fmt.Sprintf("to %s, attempt %d", resource.NewQuantity(e.TargetCapacity, resource.BinarySI), e.Attempts)})
 	if e.LastError != nil {
-		link.State, link.Since, link.Reason, link.Message = "expansion has failed", moment(e.LastError.Time.Time), e.LastError.Reason, e.LastError.Message
+		link.State = "expansion has failed"
+		link.failedWith(e.LastError)
 		s.blame("it cannot be expanded, attempt %d: %s", e.Failures, e.LastError.Message)
 		link.Command = kubectl("", "edit", "pavprovisioner", v.Record.Spec.Provisioner.Name)
 	}
 	if e.NextAttemptTime != nil {
 		link.Next = "retried " + when(e.NextAttemptTime, s.view.Now) + "; at once if the claim requests another size"
 	}
-	s.stepPod(v, tarnv1.StepExpansion)
+	s.stepPod(v)
 	if e.NextAttemptTime != nil {
 		s.late(e.NextAttemptTime.Time)
 	}

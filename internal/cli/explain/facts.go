@@ -9,12 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -34,43 +32,6 @@ func provisionerOf(claim *corev1.PersistentVolumeClaim, class *storagev1.Storage
 func waitsForPod(class *storagev1.StorageClass) bool {
 	waits, err := volume.WaitsForConsumer(class)
 	return err == nil && waits
-}
-
-// stepOf returns the step whose pod belongs to the record in its present phase, the attempt, and
-// the namespace. The step is empty if there is no such pod.
-func stepOf(record *tarnv1.PavVolume) (tarnv1.Step, int32, string) {
-	s := &record.Status
-	switch s.Phase {
-	case tarnv1.VolumeValidating:
-		return tarnv1.StepValidation, s.Attempts, s.PodNamespace
-	case tarnv1.VolumeCreating:
-		return tarnv1.StepCreation, s.Attempts, s.PodNamespace
-	case tarnv1.VolumeUndoing, tarnv1.VolumeDeleting:
-		if creationGoesOn(record) {
-			return tarnv1.StepCreation, s.Attempts, s.PodNamespace
-		}
-		return tarnv1.StepDeletion, s.DeletionAttempts, s.PodNamespace
-	case tarnv1.VolumeCreated:
-		if e := s.Expansion; e != nil && e.TargetCapacity > 0 && s.PodNamespace != "" { // else no pod was ever created
-			return tarnv1.StepExpansion, e.Attempts, s.PodNamespace
-		}
-		return "", 0, ""
-	}
-	if e := s.LastError; e != nil && e.Step != tarnv1.StepDeletion && s.PodNamespace != "" {
-		return e.Step, s.Attempts, s.PodNamespace
-	}
-	return "", 0, ""
-}
-
-// creationGoesOn says whether an attempt is not undone yet because its creation pod must end first.
-// After a pause, the record's pod is a deletion pod.
-func creationGoesOn(record *tarnv1.PavVolume) bool {
-	c := meta.FindStatusCondition(record.Status.Conditions, tarnv1.ConditionDeletable)
-	return record.Status.Phase == tarnv1.VolumeUndoing && record.Status.NextDeletionTime == nil && c != nil && c.Reason == podRuns
-}
-
-func podName(record *tarnv1.PavVolume, step tarnv1.Step, attempt int32) string {
-	return steppod.PodName(step, record.Spec.Claim.UID, attempt)
 }
 
 // hasEnded says whether all containers of a pod have ended.

@@ -290,9 +290,8 @@ func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volume
 		v.Driver = get(ctx, g, csiDriver, "", provisioner, &storagev1.CSIDriver{})
 	}
 	if v.Record != nil {
-		if step, attempt, namespace := stepOf(v.Record); step != "" {
-			v.Step = g.stepPod(ctx, namespace, podName(v.Record, step, attempt))
-		}
+		_, pod, _ := stepOf(v.Record)
+		v.Step = g.stepPod(ctx, pod.Namespace, pod.Name)
 	}
 	asked := g.view.Asked.Kind == Volume
 	if v.Volume != nil {

@@ -5,12 +5,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/steppod"
 )
 
@@ -112,39 +110,3 @@ func latest(of ...metav1.Object) time.Time {
 	}
 	return at
 }
-
-// awaited says whether a record waits for the pod of a step, not for the time of the next attempt.
-func awaited(r *tarnv1.PavVolume, step tarnv1.Step) bool {
-	switch s := &r.Status; step {
-	case tarnv1.StepValidation:
-		return s.Phase == tarnv1.VolumeValidating
-	case tarnv1.StepCreation:
-		return s.Phase == tarnv1.VolumeCreating
-	case tarnv1.StepDeletion:
-		return (s.Phase == tarnv1.VolumeUndoing || s.Phase == tarnv1.VolumeDeleting) && s.NextDeletionTime == nil
-	case tarnv1.StepExpansion:
-		return s.Phase == tarnv1.VolumeCreated && s.Expansion != nil && s.Expansion.TargetCapacity > 0 && s.Expansion.NextAttemptTime == nil
-	}
-	return false
-}
-
-// keptFrom returns what keeps the storage of a volume from being removed, besides the last error.
-// It is the controller's own message; empty for nothing.
-func keptFrom(v *volumeView) string {
-	failed := v.Record.Status.LastError
-	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
-	switch {
-	case c == nil, c.Status == metav1.ConditionTrue, failed != nil && c.Reason == failed.Reason:
-		return ""
-	case c.Reason == podWaits, c.Reason == stillStaged && len(v.Stages) == 0: // the pod or the stages report it
-		return ""
-	}
-	return c.Message
-}
-
-// podWaits is the reason of a condition while a deletion pod waits for something.
-const podWaits = "DeletionPodWaiting"
-
-// podRuns is the reason of a condition while the creation pod must end before the deletion pod
-// starts.
-const podRuns = "CreationPodRunning"

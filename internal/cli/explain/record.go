@@ -2,8 +2,9 @@ package explain
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,126 +17,117 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
+// Reasons of the conditions of a record.
+const (
+	inProgress  = "InProgress"         // the controller is at work
+	podWaits    = "DeletionPodWaiting" // the deletion pod waits for something
+	podRuns     = "CreationPodRunning" // the creation pod must end before the deletion pod starts
+	stillStaged = "Staged"             // a node has the volume staged
+)
+
+// conditionIn returns a condition; it is empty if there is none of that type.
+func conditionIn(conditions []metav1.Condition, kind string) metav1.Condition {
+	if c := meta.FindStatusCondition(conditions, kind); c != nil {
+		return *c
+	}
+	return metav1.Condition{}
+}
+
+// record adds the link of a record, with the message of one of its conditions.
+func (s *story) record(v *volumeView, kind string) (*Link, metav1.Condition) {
+	r := v.Record
+	link := s.add(Link{Object: Object{Kind: pavVolume, Name: r.Name}, State: cmp.Or(string(r.Status.Phase), "new"), Since: moment(r.CreationTimestamp.Time),
+		Message: "made by PavProvisioner " + r.Spec.Provisioner.Name})
+	c := conditionIn(r.Status.Conditions, kind)
+	if c.Type != "" {
+		link.Since, link.Reason, link.Message = moment(c.LastTransitionTime.Time), c.Reason, strings.TrimSuffix(link.Message+"; "+c.Message, "; ")
+	}
+	return link, c
+}
+
+// failedWith copies a recorded error.
+func (l *Link) failedWith(e *tarnv1.PavVolumeError) {
+	l.Since, l.Reason, l.Message = moment(e.Time.Time), e.Reason, e.Message
+}
+
 // beingMade is about a volume whose record has no PersistentVolume yet. claim is the claim that it
 // is created for, nil if it is gone.
 func (s *story) beingMade(v *volumeView, claim *corev1.PersistentVolumeClaim) {
-	r := v.Record
-	link := len(s.links)
-	s.record(v, tarnv1.ConditionProvisioned)
-	if waits := handleGoing(r); waits != "" {
-		s.links[link].Next = "when the storage of the other volume is deleted"
-		s.blame("%s", waits)
-		return
-	}
-	switch r.Status.Phase {
-	case "", tarnv1.VolumePending:
-		s.betweenAttempts(v, claim, s.links[link])
-	case tarnv1.VolumeValidating:
-		s.awaits("its claim is being validated")
-		s.stepPod(v, tarnv1.StepValidation)
-		s.afterFailure(r, link)
-	case tarnv1.VolumeCreating:
-		s.awaits("its volume is being made, attempt %d", r.Status.Attempts)
-		s.stepPod(v, tarnv1.StepCreation)
-		s.afterFailure(r, link)
-	case tarnv1.VolumeCreated:
-		s.links[link].Next = "within moments"
-		s.awaits("its volume is made, and its PersistentVolume is about to be created")
-		if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && c.Status != metav1.ConditionTrue && !s.young(c.LastTransitionTime.Time) {
-			if c.Reason == inProgress { // no controller has reported an obstacle
-				s.controllerSilent("its volume is made, and its PersistentVolume has to be created", c.LastTransitionTime.Time)
-				return
-			}
-			s.blame("its volume is made, but its PersistentVolume is not created: %s", c.Message)
-			s.controllerSilent("", c.LastTransitionTime.Time)
+	status, name := &v.Record.Status, v.Record.Name
+	link, c := s.record(v, tarnv1.ConditionProvisioned)
+	switch status.Phase {
+	case "", tarnv1.VolumePending, tarnv1.VolumeValidating:
+		if c.Reason == steppod.ReasonHandleGoing {
+			link.Next = "when the storage of the other volume is deleted"
+			s.blame("%s", c.Message)
+			return
 		}
-	case tarnv1.VolumeDisputed:
-		s.disputed(v, link)
+	}
+	switch status.Phase {
+	case "", tarnv1.VolumePending:
+		s.betweenAttempts(v, claim, link, c)
+	case tarnv1.VolumeValidating, tarnv1.VolumeCreating:
+		s.awaits("its volume is being made, attempt %d", status.Attempts)
+		if status.Phase == tarnv1.VolumeValidating {
+			s.awaits("its claim is being validated")
+		}
+		s.stepPod(v)
+		if failed := status.LastError; failed != nil { // of the previous attempt; it likely tells more
+			link.Message += fmt.Sprintf("; attempt %d failed: %s", status.Attempts-1, failed.Message)
+			s.blame("attempt %d failed: %s; now %s", status.Attempts-1, failed.Message, s.cause)
+		}
+	case tarnv1.VolumeCreated:
+		link.Next = "within moments"
+		s.awaits("its volume is made, and its PersistentVolume is about to be created")
+		switch since := c.LastTransitionTime.Time; {
+		case c.Status != metav1.ConditionFalse || s.young(since):
+		case c.Reason == inProgress: // no controller has reported an obstacle
+			s.controllerSilent("its volume is made, and its PersistentVolume has to be created", since)
+		default:
+			s.blame("its volume is made, but its PersistentVolume is not created: %s", c.Message)
+			s.controllerSilent("", since)
+		}
+	case tarnv1.VolumeDisputed: // the creation returned the handle of another volume
+		link.Next = "when an administrator has resolved it by hand; then the command makes Tarn start over with the claim"
+		link.Command = kubectl("", "delete", "pavvolume", name)
+		if e := status.LastError; e != nil {
+			link.failedWith(e)
+			s.blame("%s", e.Message)
+		}
 	default:
 		s.undoing(v)
 	}
 }
 
-// handleGoing returns the controller's message if a volume must wait for another one that has the
-// same handle and whose storage is being deleted; empty otherwise.
-func handleGoing(r *tarnv1.PavVolume) string {
-	switch r.Status.Phase {
-	case "", tarnv1.VolumePending, tarnv1.VolumeValidating:
-		if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && c.Reason == steppod.ReasonHandleGoing {
-			return c.Message
-		}
-	}
-	return ""
-}
-
-// inProgress is the reason of a condition while the controller is at work.
-const inProgress = "InProgress"
-
-// disputed is about a creation that returned the handle of another volume. The record's last error
-// says so.
-func (s *story) disputed(v *volumeView, at int) {
-	r, link := v.Record, s.links[at]
-	link.Next = "when an administrator has resolved it by hand; then the command makes Tarn start over with the claim"
-	link.Command = kubectl("", "delete", "pavvolume", r.Name)
-	if e := r.Status.LastError; e != nil {
-		link.Since, link.Reason, link.Message = moment(e.Time.Time), e.Reason, e.Message
-		s.blame("%s", e.Message)
-	}
-}
-
-// afterFailure adds the error of the previous attempt, in front of the state of the current one. It
-// likely tells more.
-func (s *story) afterFailure(r *tarnv1.PavVolume, at int) {
-	failed := r.Status.LastError
-	if failed == nil {
-		return
-	}
-	s.links[at].Message += fmt.Sprintf("; attempt %d failed: %s", r.Status.Attempts-1, failed.Message)
-	s.blame("attempt %d failed: %s; now %s", r.Status.Attempts-1, failed.Message, s.cause)
-}
-
-// record adds the link of a record, with the message of one of its conditions.
-func (s *story) record(v *volumeView, condition string) *Link {
-	r := v.Record
-	link := s.add(Link{Object: Object{Kind: pavVolume, Name: r.Name}, State: cmp.Or(string(r.Status.Phase), "new"), Since: moment(r.CreationTimestamp.Time),
-		Message: "made by PavProvisioner " + r.Spec.Provisioner.Name})
-	if c := meta.FindStatusCondition(r.Status.Conditions, condition); c != nil {
-		link.Since, link.Reason = moment(c.LastTransitionTime.Time), c.Reason
-		if c.Message != "" {
-			link.Message += "; " + c.Message
-		}
-	}
-	return link
-}
-
-// betweenAttempts is about a record that waits for its first or next attempt.
-func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeClaim, link *Link) {
-	r, failed := v.Record, v.Record.Status.LastError
-	if p := v.Provisioner; p != nil && p.UID == r.Spec.Provisioner.UID && s.provisionerUnusable(p, true) {
+// betweenAttempts is about a record that waits for its first or next attempt. link and c are those
+// of its condition.
+func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeClaim, link *Link, c metav1.Condition) {
+	r, p, failed, maker := v.Record, v.Provisioner, v.Record.Status.LastError, v.Record.Spec.Provisioner.Name
+	if p != nil && p.UID == r.Spec.Provisioner.UID && s.provisionerUnusable(p, true) {
 		return
 	}
 	if failed == nil {
-		link.Next = "within moments"
-		s.awaits("PavProvisioner %s is about to start", r.Spec.Provisioner.Name)
-		c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned)
 		switch {
-		case v.Provisioner == nil && c != nil && c.Status != metav1.ConditionTrue: // else provisionerUnusable above judges it
-			link.Next = ""
-			s.blame("PavProvisioner %s has not started: %s", r.Spec.Provisioner.Name, c.Message)
-		case !s.young(writtenAt(r)) && (v.Provisioner == nil || !s.young(writtenAt(v.Provisioner))):
-			link.Next = ""
-			s.controllerSilent("the first attempt of PavProvisioner "+r.Spec.Provisioner.Name+" is due", writtenAt(r))
+		case p == nil && c.Status == metav1.ConditionFalse: // else provisionerUnusable above judges it
+			s.blame("PavProvisioner %s has not started: %s", maker, c.Message)
+		case !s.young(writtenAt(r)) && (p == nil || !s.young(writtenAt(p))):
+			s.controllerSilent("the first attempt of PavProvisioner "+maker+" is due", writtenAt(r))
+		default:
+			link.Next = "within moments"
+			s.awaits("PavProvisioner %s is about to start", maker)
 		}
 		return
 	}
-	link.Since, link.Reason, link.Message = moment(failed.Time.Time), failed.Reason, failed.Message
+	link.failedWith(failed)
 	what := "its volume could not be made"
 	if failed.Step == tarnv1.StepValidation {
-		what = fmt.Sprintf("PavProvisioner %s rejects it", r.Spec.Provisioner.Name)
+		what = fmt.Sprintf("PavProvisioner %s rejects it", maker)
 	}
 	s.blame("%s, attempt %d: %s", what, r.Status.Attempts, failed.Message)
-	again, due := awaitsNode(v, claim), r.Status.NextAttemptTime
-	if again {
+	due := r.Status.NextAttemptTime
+	// A failed attempt has given up the node that was selected before.
+	forNode := claim != nil && claim.Annotations[volume.AnnSelectedNode] == "" && r.Spec.WaitsForNode && p != nil && p.Spec.Topology == pavv1.TopologyNode
+	if forNode {
 		link.Next = fmt.Sprintf("attempt %d when the scheduler has selected a node again, which needs a pod that uses the claim", r.Status.Attempts+1)
 		if due != nil && due.After(s.view.Now) {
 			link.Next += ", and not before " + due.UTC().Format(time.TimeOnly+"Z")
@@ -146,68 +138,64 @@ func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeCla
 		// deletion the next attempt begins at once.
 		link.Command = kubectl("", "delete", "pavvolume", r.Name)
 	}
-	if (failed.Reason == steppod.ReasonTemplate || failed.Reason == steppod.ReasonInvalid) && !beyondLimit(claim) { // the next attempt would fail in the same way
-		link.Command = kubectl("", "edit", "pavprovisioner", r.Spec.Provisioner.Name)
+	beyond := false
+	if claim != nil { // then not the template is to be corrected, but the claim
+		_, beyond = volume.BeyondLimit(claim)
 	}
-	s.stepPod(v, failed.Step)
-	if due != nil && due.Before(&metav1.Time{Time: s.view.Now}) && !again {
+	if (failed.Reason == steppod.ReasonTemplate || failed.Reason == steppod.ReasonInvalid) && !beyond { // the next attempt would fail in the same way
+		link.Command = kubectl("", "edit", "pavprovisioner", maker)
+	}
+	s.stepPod(v)
+	if due != nil && due.Before(&metav1.Time{Time: s.view.Now}) && !forNode {
 		s.late(due.Time)
 	}
 }
 
-// beyondLimit says whether a claim, nil for none, asks for more than its own limit. Then not the
-// template is to be corrected, but the claim.
-func beyondLimit(claim *corev1.PersistentVolumeClaim) bool {
-	if claim == nil {
-		return false
-	}
-	_, beyond := volume.BeyondLimit(claim)
-	return beyond
-}
-
-// awaitsNode says whether the next attempt waits until the scheduler selects a node for the claim.
-// A failed attempt has given up the node that was selected before.
-func awaitsNode(v *volumeView, claim *corev1.PersistentVolumeClaim) bool {
-	return claim != nil && claim.Annotations[volume.AnnSelectedNode] == "" &&
-		v.Record.Spec.WaitsForNode && v.Provisioner != nil && v.Provisioner.Spec.Topology == pavv1.TopologyNode
-}
-
-// undoing is about a record whose deletion pod removes what a creation may have left.
+// undoing is about a record whose deletion pod removes the storage, or what a creation may have
+// left.
 func (s *story) undoing(v *volumeView) {
-	r := v.Record
-	failed := r.Status.LastError
+	status, failed := &v.Record.Status, v.Record.Status.LastError
 	what, not := "Tarn is removing what an attempt may have left", "Tarn cannot yet remove what an attempt may have left"
-	if r.Status.Phase == tarnv1.VolumeDeleting {
+	if status.Phase == tarnv1.VolumeDeleting {
 		what, not = "its storage is being destroyed", "its storage cannot be destroyed yet"
 	}
-	switch kept := keptFrom(v); {
+	kept := keptFrom(v)
+	switch {
 	case kept != "":
 		s.blame("%s: %s", not, kept)
-		step, _, _ := stepOf(r)
-		s.stepPod(v, step)
 	case failed != nil && failed.Step == tarnv1.StepDeletion:
 		s.deletionFailing(v)
 		return
 	default:
-		s.blame("%s, attempt %d", what, r.Status.DeletionAttempts)
-		s.stepPod(v, tarnv1.StepDeletion)
+		s.blame("%s, attempt %d", what, status.DeletionAttempts)
 	}
+	s.stepPod(v)
 	// If the reasons differ, the attempt was given up for another reason, and the error is an older
 	// one's.
-	if c := meta.FindStatusCondition(r.Status.Conditions, tarnv1.ConditionProvisioned); c != nil && failed != nil && c.Reason == failed.Reason {
-		s.blame("attempt %d failed: %s; now %s", r.Status.Attempts, failed.Message, s.cause)
+	if failed != nil && conditionIn(status.Conditions, tarnv1.ConditionProvisioned).Reason == failed.Reason {
+		s.blame("attempt %d failed: %s; now %s", status.Attempts, failed.Message, s.cause)
 	}
+}
+
+// keptFrom returns what keeps the storage of a volume from being removed, besides the last error.
+// It is the controller's own message; empty for nothing, or for what the pod or the stages report.
+func keptFrom(v *volumeView) string {
+	failed, c := v.Record.Status.LastError, conditionIn(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
+	if c.Status == metav1.ConditionTrue || failed != nil && c.Reason == failed.Reason || c.Reason == podWaits || c.Reason == stillStaged && len(v.Stages) == 0 {
+		return ""
+	}
+	return c.Message
 }
 
 // deletionFailing is about a record whose deletion pods fail.
 func (s *story) deletionFailing(v *volumeView) {
 	r := v.Record
 	link := s.links[len(s.links)-1]
-	link.Since, link.Reason, link.Message = moment(r.Status.LastError.Time.Time), r.Status.LastError.Reason, r.Status.LastError.Message
+	link.failedWith(r.Status.LastError)
 	failed := fmt.Sprintf("its storage could not be removed: %s", r.Status.LastError.Message)
 	if r.Status.NextDeletionTime == nil {
 		s.blame("attempt %d is under way", r.Status.DeletionAttempts)
-		s.stepPod(v, tarnv1.StepDeletion)
+		s.stepPod(v)
 		s.blame("%s; now %s", failed, s.cause)
 		return
 	}
@@ -218,115 +206,126 @@ func (s *story) deletionFailing(v *volumeView) {
 	link.Message += "; to abandon the storage: tarn forget volume " + r.Name
 	link.Command = kubectl("", "edit", "pavprovisioner", r.Spec.Provisioner.Name)
 	s.blame("%s (attempt %d)", failed, r.Status.DeletionAttempts)
-	s.stepPod(v, tarnv1.StepDeletion)
+	s.stepPod(v)
 	if p := v.Step; p == nil || p.Pod.DeletionTimestamp == nil { // else that pod must be gone first
 		s.late(r.Status.NextDeletionTime.Time)
 	}
 }
 
+// stepOf returns the step whose pod belongs to the record in its present phase, empty for none, and
+// that pod. due says that the record waits for the pod, not for the time of the next attempt.
+func stepOf(record *tarnv1.PavVolume) (step tarnv1.Step, pod Object, due bool) {
+	status := &record.Status
+	attempt := status.Attempts
+	switch e, expansion := status.LastError, status.Expansion; {
+	case status.Phase == tarnv1.VolumeValidating:
+		step, due = tarnv1.StepValidation, true
+	case status.Phase == tarnv1.VolumeCreating:
+		step, due = tarnv1.StepCreation, true
+	case status.Phase == tarnv1.VolumeUndoing || status.Phase == tarnv1.VolumeDeleting:
+		step, attempt, due = tarnv1.StepDeletion, status.DeletionAttempts, status.NextDeletionTime == nil
+		// After a pause, the record's pod is a deletion pod.
+		if status.Phase == tarnv1.VolumeUndoing && due && conditionIn(status.Conditions, tarnv1.ConditionDeletable).Reason == podRuns {
+			step, attempt, due = tarnv1.StepCreation, status.Attempts, false
+		}
+	case status.PodNamespace == "": // no pod was ever created
+		return "", Object{}, false
+	case status.Phase == tarnv1.VolumeCreated:
+		if expansion == nil || expansion.TargetCapacity == 0 {
+			return "", Object{}, false
+		}
+		step, attempt, due = tarnv1.StepExpansion, expansion.Attempts, expansion.NextAttemptTime == nil
+	case e == nil || e.Step == tarnv1.StepDeletion:
+		return "", Object{}, false
+	default:
+		step = e.Step
+	}
+	return step, Object{Pod, status.PodNamespace, steppod.PodName(step, record.Spec.Claim.UID, attempt)}, due
+}
+
 // stepPod adds the pod of a record's step, and reports what blocks it.
-func (s *story) stepPod(v *volumeView, step tarnv1.Step) {
-	p, r := v.Step, v.Record
-	if p == nil {
-		want, attempt, namespace := stepOf(r)
-		name := podName(r, step, attempt)
-		if want == step && awaited(r, step) && !s.view.unknown(Pod, namespace, name) && (step != tarnv1.StepDeletion || keptFrom(v) == "") {
-			s.add(Link{Object: Object{Pod, namespace, name}, State: "missing", Next: "when tarn controller starts it"})
+func (s *story) stepPod(v *volumeView) {
+	r := v.Record
+	step, pod, due := stepOf(r)
+	if v.Step == nil {
+		if due && (step != tarnv1.StepDeletion || keptFrom(v) == "") && !s.view.unknown(Pod, pod.Namespace, pod.Name) {
+			s.add(Link{Object: pod, State: "missing", Next: "when tarn controller starts it"})
 			s.lateFor(writtenAt(r))
 		}
 		return
 	}
 	before, at := s.cause, len(s.links)
-	s.ourPod(p, step, r.Spec.Provisioner.Name, steppod.Observe(p.Pod, r.UID, s.view.Now))
+	s.ourPod(v.Step, step, r.Spec.Provisioner.Name, steppod.Observe(v.Step.Pod, r.UID, s.view.Now))
 	if s.cause != before { // the pod is nearer to the cause, and a new attempt would meet it again
 		for _, l := range s.links[:at] {
 			l.Command = ""
 		}
 	}
-	if awaited(r, step) {
-		s.lateAfter(p.Pod, r.UID)
+	if due {
+		s.lateAfter(v.Step.Pod, r.UID)
 	}
 }
 
-// ourPod adds a step pod, and reports what keeps it from ending.
+// ourPod adds a step pod, and reports how far it is, what keeps it from ending, and when it is
+// given up. o is what the controller observes.
 func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o steppod.Observation) {
 	link, t := s.podLink(p)
 	what := fmt.Sprintf("the %s pod %s", step, link.Object.fullName())
-	remake := kubectl("", "edit", "pavprovisioner", provisioner) + " && " + kubectl(p.Pod.Namespace, "delete", "pod", p.Pod.Name)
-	switch o.State {
-	case steppod.PodForeign:
-		link.Message, link.Next = o.Message, "when that pod is gone; its owner has to delete it"
-		s.blame("a pod that is not Tarn's has the name of the %s pod", step)
-		return
-	case steppod.PodGoing:
-		s.ourPodGoing(p, link, what, o)
-		return
-	case steppod.PodSettling:
-		link.State, link.Next = "ended", "when the node agent on "+p.Pod.Spec.NodeName+" has read what it left in /pav"
-		s.blame("%s has ended, and the node agent on %s has not read what it left in /pav", what, p.Pod.Spec.NodeName)
-		return
-	case steppod.PodFailed:
-		link.State = "failed"
-		if o.Reason == steppod.ReasonPodDeadline || t.Message == "" {
-			link.Message = o.Message
-		}
-		if told := resultError(p.Pod); told != "" {
-			link.Message = "/pav/error: " + told
-		}
-		return
-	case steppod.PodSucceeded:
-		return
-	}
-	s.ourPodUnderWay(p, link, t, what, remake, o)
-}
-
-// ourPodGoing says what keeps a step pod that is being deleted before it has ended.
-func (s *story) ourPodGoing(p *podView, link *Link, what string, o steppod.Observation) {
-	if volume.ShutDown(p.Pod) && len(p.Pod.Finalizers) > 0 { // its node is done with it
-		s.cause = ""
-		s.keepers(link.Object, "pod", p.Pod, "", true)
-		s.cause = fmt.Sprintf("%s is being deleted: %s", what, s.cause)
-		return
-	}
-	link.Message, link.Next = cmp.Or(o.Message, link.Message, endsBy(p.Pod)), "when the pod is gone"
-	if o.Message != "" {
-		s.blame("%s cannot be deleted: node %s does not respond", what, p.Pod.Spec.NodeName)
-	} else if how := s.nodeDown(p); how != "" {
-		s.blame("%s is being deleted, but its node %s %s", what, p.Pod.Spec.NodeName, how)
-	}
-}
-
-// ourPodUnderWay says how far a step pod that has not ended is, what blocks it, and when it is
-// given up.
-func (s *story) ourPodUnderWay(p *podView, link *Link, t trouble, what, remake string, o steppod.Observation) {
 	deadline := ""
 	if !o.CheckAt.IsZero() {
 		deadline = "it times out " + when(&metav1.Time{Time: o.CheckAt}, s.view.Now)
 	}
-	switch how := s.downUnlessStuck(p, t); {
-	case how != "":
-		s.blame("%s is on node %s, which %s", what, p.Pod.Spec.NodeName, how)
+	switch {
+	case o.State == steppod.PodForeign:
+		link.Message, link.Next = o.Message, "when that pod is gone; its owner has to delete it"
+		s.blame("a pod that is not Tarn's has the name of the %s pod", step)
+	case o.State == steppod.PodGoing && volume.ShutDown(p.Pod) && len(p.Pod.Finalizers) > 0: // its node is done with it
+		s.cause = ""
+		s.keepers(link.Object, "pod", p.Pod, "", true)
+		s.cause = fmt.Sprintf("%s is being deleted: %s", what, s.cause)
+	case o.State == steppod.PodGoing:
+		link.Message, link.Next = cmp.Or(o.Message, link.Message, endsBy(p.Pod)), "when the pod is gone"
+		if o.Message != "" {
+			s.blame("%s cannot be deleted: node %s does not respond", what, p.Pod.Spec.NodeName)
+		} else if how := s.nodeDown(p); how != "" {
+			s.blame("%s is being deleted, but its node %s %s", what, p.Pod.Spec.NodeName, how)
+		}
+	case o.State == steppod.PodSettling:
+		link.State, link.Next = "ended", "when the node agent on "+p.Pod.Spec.NodeName+" has read what it left in /pav"
+		s.blame("%s has ended, and the node agent on %s has not read what it left in /pav", what, p.Pod.Spec.NodeName)
+	case o.State == steppod.PodFailed:
+		link.State, link.Message = "failed", o.Message
+		if o.Result != nil && o.Result.Error != "" {
+			link.Message = "/pav/error: " + o.Result.Error
+		}
+	case o.State == steppod.PodSucceeded:
 	case t.stuck():
 		link.Next = cmp.Or(deadline, "when that problem is fixed")
-		link.Command = remake
+		link.Command = kubectl("", "edit", "pavprovisioner", provisioner) + " && " + kubectl(p.Pod.Namespace, "delete", "pod", p.Pod.Name)
 		s.blame("%s %s", what, keptBy(t))
-	case t.State == "running":
-		link.Next = "when it ends"
-		if deadline != "" {
-			link.Next += "; " + deadline
-		}
-		s.awaits("%s has been running for %s", what, s.ago(t.Since))
 	default:
-		link.Next = "when its containers start"
-		if e := p.startFailure(); e != nil {
-			link.Reason, link.Message = e.Reason, e.Message
-			s.blame("%s does not start: %s", what, e.Message)
-			return
-		}
-		if e := newest(p.Events, startReasons...); e != nil {
-			link.Reason, link.Message = e.Reason, e.Message
-		}
-		s.awaits("%s is starting", what)
+		s.ourPodUnderWay(p, link, t, what, deadline)
+	}
+}
+
+// ourPodUnderWay says how far a step pod is that runs or starts.
+func (s *story) ourPodUnderWay(p *podView, link *Link, t trouble, what, deadline string) {
+	if how := s.nodeDown(p); how != "" {
+		s.blame("%s is on node %s, which %s", what, p.Pod.Spec.NodeName, how)
+		return
+	}
+	if t.State == "running" {
+		link.Next = strings.TrimSuffix("when it ends; "+deadline, "; ")
+		s.awaits("%s has been running for %s", what, s.ago(t.Since))
+		return
+	}
+	link.Next = "when its containers start"
+	s.awaits("%s is starting", what)
+	if e := p.startFailure(); e != nil {
+		s.blame("%s does not start: %s", what, e.Message)
+	}
+	if e := newest(p.Events, slices.Concat(mountReasons, startReasons)...); e != nil {
+		link.Reason, link.Message = e.Reason, e.Message
 	}
 }
 
@@ -371,23 +370,6 @@ func (s *story) nodeDown(p *podView) string {
 		}
 	}
 	return ""
-}
-
-// downUnlessStuck is nodeDown for a pod without a worse problem.
-func (s *story) downUnlessStuck(p *podView, t trouble) string {
-	if t.stuck() {
-		return ""
-	}
-	return s.nodeDown(p)
-}
-
-// resultError returns what a pod has written to /pav/error, empty for nothing.
-func resultError(pod *corev1.Pod) string {
-	var result tarnv1.PodResult
-	if json.Unmarshal([]byte(pod.Annotations[tarnv1.AnnotationResult]), &result) != nil {
-		return ""
-	}
-	return result.Error
 }
 
 // lastTry words when an Event was last seen.

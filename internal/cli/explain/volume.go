@@ -82,7 +82,7 @@ func (s *story) onlyRecord(v *volumeView) string {
 	case phase == tarnv1.VolumeDeleting:
 		s.destroying(v)
 	case phase == tarnv1.VolumeCreated && meta.IsStatusConditionTrue(r.Status.Conditions, tarnv1.ConditionProvisioned) && !s.view.unseen(Object{Volume, "", v.Name}):
-		link := s.record(v, tarnv1.ConditionDeletable)
+		link, _ := s.record(v, tarnv1.ConditionDeletable)
 		link.Next = "when an administrator decides; tarn explain claim " + r.Spec.Claim.Namespace + "/" + r.Spec.Claim.Name + " says how a claim gets it back"
 		s.blame("it was removed by force, and its storage still exists")
 		switch who, until := s.lingering(v); {
@@ -238,43 +238,34 @@ func (s *story) toBeDeleted(v *volumeView, left string) {
 	}
 }
 
-// stillStaged is the reason of a condition while a node still has a volume staged.
-const stillStaged = "Staged"
-
 // destroying is about a volume whose storage Tarn destroys.
 func (s *story) destroying(v *volumeView) {
-	link := s.record(v, tarnv1.ConditionDeletable)
-	c := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
-	hidden := c != nil && c.Reason == stillStaged && s.view.unknown(pavStage, "", "")
-	if c != nil && c.Status == metav1.ConditionFalse && (len(v.Stages) > 0 || hidden) {
-		s.blame("its storage cannot be destroyed yet: %s", c.Message)
+	link, c := s.record(v, tarnv1.ConditionDeletable)
+	r, blocked := v.Record, c.Status == metav1.ConditionFalse
+	switch {
+	case blocked && (len(v.Stages) > 0 || c.Reason == stillStaged && s.view.unknown(pavStage, "", "")):
 		link.Next = "when it is unstaged"
+		s.blame("its storage cannot be destroyed yet: %s", c.Message)
 		var parts []*story
-		for _, g := range v.Stages {
-			part := s.part(g.Stage.Spec.NodeName + "/" + g.Stage.Name)
-			part.endingStage(&g)
+		for i := range v.Stages {
+			part := s.part(v.Stages[i].Stage.Spec.NodeName + "/" + v.Stages[i].Stage.Name)
+			part.endingStage(&v.Stages[i])
 			parts = append(parts, part)
 		}
 		s.weigh(parts...)
-		return
-	}
-	if v.Provisioner == nil && !s.view.unknown(pavProvisioner, "", v.Record.Spec.Provisioner.Name) {
+	case v.Provisioner == nil && !s.view.unknown(pavProvisioner, "", r.Spec.Provisioner.Name):
 		link.Next = "when you have removed the storage by hand and deleted the record, as the command does"
-		link.Command = kubectl("", "delete", "pavvolume", v.Record.Name)
-		s.blame("PavProvisioner %s, which made it, is gone, and only it could remove the storage", v.Record.Spec.Provisioner.Name)
-		return
-	}
-	if c != nil && c.Status == metav1.ConditionFalse && c.Reason == steppod.ReasonHandleTaken {
+		link.Command = kubectl("", "delete", "pavvolume", r.Name)
+		s.blame("PavProvisioner %s, which made it, is gone, and only it could remove the storage", r.Spec.Provisioner.Name)
+	case blocked && c.Reason == steppod.ReasonHandleTaken:
 		link.Next = "when the other volume is gone, or when you keep this one, as the command does"
 		link.Command = kubectl("", "patch", "pv", v.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
 		s.blame("%s", c.Message)
-		return
-	}
-	if c != nil && c.Status == metav1.ConditionFalse && c.Reason == steppod.ReasonNodeGone {
+	case blocked && c.Reason == steppod.ReasonNodeGone:
 		link.Next = "when the node is back; if it will not come back, when you delete the record, as the command does"
-		link.Command = kubectl("", "delete", "pavvolume", v.Record.Name)
-		s.blame("node %q, which holds its storage, is gone", v.Record.Status.NodeName)
-		return
+		link.Command = kubectl("", "delete", "pavvolume", r.Name)
+		s.blame("node %q, which holds its storage, is gone", r.Status.NodeName)
+	default:
+		s.undoing(v)
 	}
-	s.undoing(v)
 }

@@ -282,7 +282,7 @@ next: attempt 4 in 30s, at 03:04:35Z; at once if the PavProvisioner is changed
     shelf 7 is full
     next: attempt 4 in 30s, at 03:04:35Z; at once if the PavProvisioner is changed
 - pod default/pav-validation: failed on node n1, since 60m (2030-01-02T02:04:05Z), Failed
-    container c exited with 1 (Error)
+    container c exited with 1
     | the last line
 
 to fix it:

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -51,8 +52,8 @@ func TestABurstOfClaimsGoesBeforeNewSpares(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := plan(c.view, testTime)
 			ordered := false
-			for _, a := range p.all() {
-				_, is := a.(Order)
+			for _, a := range p.Actions {
+				_, is := a.(action.Create)
 				ordered = ordered || is
 			}
 			if ordered != c.again.IsZero() || !p.Again.Equal(c.again) {
@@ -69,7 +70,7 @@ func TestABurstOfClaimsGoesBeforeNewSpares(t *testing.T) {
 	})
 	t.Run("and nothing is missing", func(t *testing.T) {
 		v := drew(16, modelBurst, just)
-		if p := plan(v, testTime); len(p.all()) > 0 || !p.Again.IsZero() {
+		if p := plan(v, testTime); len(p.Actions) > 0 || !p.Again.IsZero() {
 			t.Errorf("it does %s, and looks again at %v", did(p), p.Again)
 		}
 	})

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -8,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -19,6 +19,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 )
 
@@ -44,9 +45,9 @@ type Options struct {
 }
 
 type reconciler struct {
-	client                client.Client
+	client                client.Reader // cached
 	reader                client.Reader // live
-	events                events.EventRecorder
+	runner                action.Runner
 	clock                 clock.PassiveClock
 	namespace, pauseImage string
 	// sharing is locked by a reconcile that decides about volumes that other sets count too.
@@ -56,14 +57,12 @@ type reconciler struct {
 // Register adds the controller to a manager. Requests are names of sets.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
-		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
-		namespace: o.Namespace, pauseImage: o.PauseImage,
+		client: mgr.GetClient(), reader: mgr.GetAPIReader(),
+		runner: action.Runner{Client: mgr.GetClient(), Events: mgr.GetEventRecorder(kube.ControllerName)},
+		clock:  o.Clock, namespace: o.Namespace, pauseImage: cmp.Or(o.PauseImage, DefaultPauseImage),
 	}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
-	}
-	if r.pauseImage == "" {
-		r.pauseImage = DefaultPauseImage
 	}
 	if err := kube.IndexClaims(context.Background(), mgr); err != nil {
 		return err
@@ -84,8 +83,9 @@ func Register(mgr ctrl.Manager, o Options) error {
 }
 
 // Reconcile gathers, plans, applies and reports for one set. A plan that cannot be undone is
-// made again from the API server's state. If the API server rejects a filler, that becomes part
-// of the view.
+// made again from the API server's state. A failed write does not stop the others: a rejected
+// filler must not delay volumes on their way into the pool. Its rejection becomes part of the
+// view.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	now := r.clock.Now()
 	v, err := r.gather(ctx, r.client, request.Name)
@@ -93,7 +93,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return kube.Outcome(err, time.Time{}, now)
 	}
 	p := plan(v, now)
-	if p.grave() {
+	if p.Grave {
 		var done func()
 		v, done, err = r.gatherLive(ctx, request.Name, v.Neighbours.Any)
 		defer done()
@@ -102,8 +102,14 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		p = plan(v, now)
 	}
-	err = r.apply(ctx, v, p.Actions)
-	err = errors.Join(err, r.apply(ctx, v, report(v, now)))
+	run := r.runner.Begin()
+	err = run.Try(ctx, p.Actions...)
+	if run.Refused != nil {
+		v.Refused = run.Refused.Error()
+	}
+	if !p.Ended {
+		err = errors.Join(err, run.Try(ctx, report(v, now)...))
+	}
 	return kube.Outcome(err, p.Again, now)
 }
 

@@ -256,10 +256,10 @@ func (v *View) pod(claim string) *corev1.Pod {
 	return nil
 }
 
-// holder returns the filler claim with a UID.
-func (v *View) holder(uid string) *corev1.PersistentVolumeClaim {
+// holder returns the filler claim of a marked volume.
+func (v *View) holder(vol *corev1.PersistentVolume) *corev1.PersistentVolumeClaim {
 	for i := range v.Claims {
-		if string(v.Claims[i].UID) == uid {
+		if string(v.Claims[i].UID) == vol.Annotations[tarnv1.AnnotationPoolFilling] {
 			return &v.Claims[i]
 		}
 	}

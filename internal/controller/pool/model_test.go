@@ -14,8 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -151,7 +153,7 @@ func (m *model) view(at moment) *View {
 		if passed(&vol) {
 			v.Claimed[vol.Name] = at.tenants[string(vol.Spec.ClaimRef.UID)]
 		}
-		if selectedBy(at.set, &vol) {
+		if volume.Selects(at.set, &vol) {
 			v.Volumes = append(v.Volumes, vol)
 		} else if slices.ContainsFunc(v.Claims, func(c corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == vol.Name }) {
 			v.Fresh[vol.Name] = &vol
@@ -164,41 +166,66 @@ func (m *model) view(at moment) *View {
 var errConflict = errors.New("conflict")
 
 // do carries out an action as the API server would.
-func (m *model) do(a Action) error {
+func (m *model) do(a action.Action) error {
 	switch a := a.(type) {
-	case Hold:
-		m.set.Finalizers = []string{tarnv1.FinalizerPool}
-	case LetGo:
+	case action.AddFinalizer:
+		m.set.Finalizers = []string{a.Name}
+	case action.RemoveFinalizer:
 		m.mustHaveEnded()
 		m.set = nil
-	case MakeClass:
+	case action.Create:
+		m.create(a.Object)
+	case action.Delete:
+		return m.delete(a)
+	case action.Patch:
+		return m.change(a.From.(*corev1.PersistentVolume), a.To.(*corev1.PersistentVolume))
+	case action.PatchStatus:
+		m.set.Status = a.To.(*tarnv1.PersistentVolumeSet).Status
+	}
+	return nil
+}
+
+func (m *model) create(o client.Object) {
+	switch o := o.(type) {
+	case *storagev1.StorageClass:
 		if m.filler == nil {
-			m.filler = a.Class.DeepCopy()
+			m.filler = o.DeepCopy()
 		}
-	case DropClass:
+	case *corev1.Pod:
+		if m.pods[o.Name] == nil {
+			m.pods[o.Name] = o.DeepCopy()
+			m.pods[o.Name].UID = types.UID(m.next())
+		}
+	case *corev1.PersistentVolumeClaim:
+		if m.claims[o.Name] == nil {
+			claim := o.DeepCopy()
+			claim.UID, claim.Status.Phase = types.UID("filler-"+m.next()), corev1.ClaimPending
+			m.claims[claim.Name] = claim
+			m.mustHaveRoom()
+		}
+	}
+}
+
+func (m *model) delete(a action.Delete) error {
+	switch o := a.Object.(type) {
+	case *storagev1.StorageClass:
 		m.filler = nil
-	case Order:
-		return m.order(a)
-	case Dismiss:
-		if c := m.claims[a.Claim.Name]; c != nil && c.UID == a.Claim.UID {
+	case *corev1.Pod:
+		if p := m.pods[o.Name]; p != nil && p.UID == o.UID {
+			p.DeletionTimestamp = m.since()
+		}
+	case *corev1.PersistentVolumeClaim:
+		if c := m.claims[o.Name]; c != nil && c.UID == o.UID {
 			m.mustHaveReason(c.Spec.VolumeName == "", "claim "+c.Name+" is taken back")
 			c.DeletionTimestamp = m.since()
 		}
-	case StartPod:
-		if m.pods[a.Pod.Name] == nil {
-			m.pods[a.Pod.Name] = a.Pod.DeepCopy()
-			m.pods[a.Pod.Name].UID = types.UID(m.next())
-		}
-	case StopPod:
-		if p := m.pods[a.Pod.Name]; p != nil && p.UID == a.Pod.UID {
-			p.DeletionTimestamp = m.since()
-		}
-	case Change:
-		return m.change(a)
-	case Remove:
-		vol := m.volumes[a.Volume.Name]
-		if vol == nil || vol.ResourceVersion != a.Volume.ResourceVersion {
+	case *corev1.PersistentVolume:
+		vol := m.volumes[o.Name]
+		if vol == nil || vol.ResourceVersion != o.ResourceVersion {
 			return errConflict
+		}
+		if !a.Unchanged {
+			m.fail("volume %s is deleted, whatever has become of it", vol.Name)
 		}
 		if volume.DeletionProtected(vol) {
 			m.fail("volume %s is protected, and its object is deleted", vol.Name)
@@ -206,45 +233,32 @@ func (m *model) do(a Action) error {
 		m.mustBeIdle(vol, "deleted")
 		vol.DeletionTimestamp = m.since()
 		m.touch(vol, vol.Status.Phase)
-	case WriteStatus:
-		m.set.Status = a.Status
 	}
 	return nil
 }
 
-func (m *model) order(a Order) error {
-	if m.claims[a.Claim.Name] != nil {
-		return nil
-	}
-	claim := a.Claim.DeepCopy()
-	claim.UID, claim.Status.Phase = types.UID("filler-"+m.next()), corev1.ClaimPending
-	m.claims[claim.Name] = claim
-	m.mustHaveRoom()
-	return nil
-}
-
-func (m *model) change(a Change) error {
-	vol := m.volumes[a.From.Name]
-	if vol == nil || vol.ResourceVersion != a.From.ResourceVersion {
+func (m *model) change(from, to *corev1.PersistentVolume) error {
+	vol := m.volumes[from.Name]
+	if vol == nil || vol.ResourceVersion != from.ResourceVersion {
 		return errConflict
 	}
-	if volume.DeletionProtected(vol) && (volume.GivenUp(a.To, testNamespace) || isFilling(vol) && !marked(a.To)) {
+	if volume.DeletionProtected(vol) && (volume.GivenUp(to, testNamespace) || isFilling(vol) && !marked(to)) {
 		m.fail("volume %s is protected, and is given up or taken back", vol.Name)
 	}
-	if volume.GivenUp(a.To, testNamespace) {
+	if volume.GivenUp(to, testNamespace) {
 		m.mustBeItsOwn(vol)
 		if m.holders[vol.Name] {
 			m.fail("volume %s is given up though a claim names it", vol.Name)
 		}
 		m.mustBeIdle(vol, "given up")
-		if m.written[vol.Name] && a.To.Spec.PersistentVolumeReclaimPolicy != vol.Spec.PersistentVolumeReclaimPolicy {
+		if m.written[vol.Name] && to.Spec.PersistentVolumeReclaimPolicy != vol.Spec.PersistentVolumeReclaimPolicy {
 			m.fail("volume %s has data, and its policy is overruled", vol.Name)
 		}
 	}
-	if vol.Spec.ClaimRef != nil && a.To.Spec.ClaimRef == nil {
+	if vol.Spec.ClaimRef != nil && to.Spec.ClaimRef == nil {
 		m.mustBeIdle(vol, "made nobody's")
 	}
-	to := a.To.DeepCopy()
+	to = to.DeepCopy()
 	to.Status, to.DeletionTimestamp = vol.Status, vol.DeletionTimestamp
 	m.volumes[vol.Name] = to
 	m.touch(to, to.Status.Phase)

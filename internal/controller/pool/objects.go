@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -84,7 +85,7 @@ func fillerClaim(v *View, slot int, domain string) *corev1.PersistentVolumeClaim
 	set, spec := v.Set, v.Set.Spec.Template.Spec
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: v.Namespace, Name: fmt.Sprintf("%s%d", fillerPrefix(set.UID), slot),
+			Namespace: v.Namespace, Name: fillerName(set, slot),
 			Labels: labelsOf(set), OwnerReferences: owner(set),
 			Annotations: map[string]string{tarnv1.AnnotationPoolTemplate: hashOf(&set.Spec.Template)},
 		},
@@ -227,7 +228,8 @@ func unmark(vol *corev1.PersistentVolume) {
 
 // giveUp points the claimRef of a volume at a claim that does not exist. From then on no claim
 // can draw the volume, and it counts as released. If no claim has used it since it was made or
-// recycled, it holds no data and gets policy Delete. Otherwise its own policy decides.
+// recycled, it holds no data and gets policy Delete. Otherwise its own policy decides. Its
+// provisioner destroys it, or finish reports what stays of it.
 func giveUp(v *View, vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	ours := madeBy(v.Set, vol)
 	vol = vol.DeepCopy()
@@ -239,19 +241,14 @@ func giveUp(v *View, vol *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return vol
 }
 
-// parting gives a volume up. Its provisioner destroys it, or finish reports what stays of it.
-func parting(v *View, vol *corev1.PersistentVolume) Change {
-	return Change{From: vol, To: giveUp(v, vol), Grave: true}
-}
-
 // whatStays names the storage of a volume that no provisioner destroys. Once the object is
 // deleted, nothing else records it.
-func whatStays(vol *corev1.PersistentVolume) Post {
+func whatStays(v *View, vol *corev1.PersistentVolume) action.Emit {
 	why := "no provisioner deletes it"
 	if policy := vol.Spec.PersistentVolumeReclaimPolicy; policy != corev1.PersistentVolumeReclaimDelete {
 		why = fmt.Sprintf("its reclaim policy is %s and it may hold data", policy)
 	}
-	return Post{corev1.EventTypeWarning, eventKept, fmt.Sprintf("spare volume %s is deleted, but its storage is kept, because %s; delete the storage by hand: %s", vol.Name, why, storageOf(vol))}
+	return v.kept("spare volume %s is deleted, but its storage is kept, because %s; delete the storage by hand: %s", vol.Name, why, storageOf(vol))
 }
 
 // storageOf describes the storage behind a volume.

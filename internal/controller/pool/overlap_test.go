@@ -16,11 +16,6 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// selectedBy reports whether a set counts a volume.
-func selectedBy(s *tarnv1.PersistentVolumeSet, vol *corev1.PersistentVolume) bool {
-	return labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(vol.Labels))
-}
-
 func (m *model) setsNow() []tarnv1.PersistentVolumeSet {
 	var sets []tarnv1.PersistentVolumeSet
 	for _, one := range m.all {
@@ -44,16 +39,16 @@ func (at moment) introduce(v *View) {
 func (m *model) totalOf(s *tarnv1.PersistentVolumeSet) int32 {
 	var total int32
 	for _, vol := range m.volumes {
-		if selectedBy(s, vol) {
+		if volume.Selects(s, vol) {
 			total++
 		}
 	}
 	for _, c := range m.claims {
-		if vol := m.volumes[c.Spec.VolumeName]; vol != nil && selectedBy(s, vol) {
+		if vol := m.volumes[c.Spec.VolumeName]; vol != nil && volume.Selects(s, vol) {
 			continue
 		}
 		for _, one := range m.all {
-			if one.set != nil && strings.HasPrefix(c.Name, fillerPrefix(one.set.UID)) && labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(one.set.Spec.Template.Metadata.Labels)) {
+			if one.set != nil && strings.HasPrefix(c.Name, fillerPrefix(one.set.UID)) && sees(s, one.set) {
 				total++
 			}
 		}
@@ -65,7 +60,7 @@ func (m *model) totalOf(s *tarnv1.PersistentVolumeSet) int32 {
 func (m *model) counting() []*tarnv1.PersistentVolumeSet {
 	var sets []*tarnv1.PersistentVolumeSet
 	for _, one := range m.all {
-		if one.set != nil && one.set.DeletionTimestamp == nil && labels.SelectorFromSet(one.set.Spec.Selector).Matches(labels.Set(m.set.Spec.Template.Metadata.Labels)) {
+		if one.set != nil && one.set.DeletionTimestamp == nil && sees(one.set, m.set) {
 			sets = append(sets, one.set)
 		}
 	}
@@ -122,7 +117,7 @@ func (m *model) mustHaveEnded() {
 		if at := vol.Status.LastPhaseTransitionTime; !marked(vol) && !m.looked.IsZero() && at != nil && !at.Time.Before(m.looked) {
 			continue
 		}
-		if madeBy(m.set, vol) && selectedBy(m.set, vol) && stateOf(vol, testNamespace) == spare && !m.written[vol.Name] && !m.holders[vol.Name] &&
+		if madeBy(m.set, vol) && volume.Selects(m.set, vol) && stateOf(vol, testNamespace) == spare && !m.written[vol.Name] && !m.holders[vol.Name] &&
 			!volume.DeletionProtected(vol) && m.set.Annotations[tarnv1.AnnotationOrphan] != "true" {
 			m.fail("%s is gone, and its spare %s is left", m.set.Name, vol.Name)
 		}
@@ -136,7 +131,7 @@ func (r *run) meanwhile() []func() {
 	for _, one := range r.team {
 		if one != r && one.set != nil {
 			steps = append(steps, func() {
-				if one.set != nil && !plan(one.view(one.now()), r.clock()).grave() {
+				if one.set != nil && !plan(one.view(one.now()), r.clock()).Grave {
 					one.reconcile(true, false)
 				}
 			})

@@ -12,49 +12,63 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/volume"
 )
+
+// single returns the single actions of a plan.
+func single(actions []action.Action) []action.Action {
+	var all []action.Action
+	for _, a := range actions {
+		if several, ok := a.(action.Together); ok {
+			all = append(all, several...)
+		} else {
+			all = append(all, a)
+		}
+	}
+	return all
+}
 
 // did names the actions of a plan, without Events and status.
 func did(p Plan) string {
 	var names []string
-	for _, a := range p.all() {
+	for _, a := range single(p.Actions) {
 		switch a := a.(type) {
-		case WriteStatus, Post:
-		case Order:
-			names = append(names, "order "+a.Claim.Name)
-		case Dismiss:
-			names = append(names, "dismiss "+a.Claim.Name)
-		case StartPod:
-			names = append(names, "start "+a.Pod.Name)
-		case StopPod:
-			names = append(names, "stop "+a.Pod.Name)
-		case Remove:
-			names = append(names, "remove "+a.Volume.Name)
-		case Change:
-			names = append(names, changed(a)+" "+a.To.Name)
-		default:
-			names = append(names, strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", a), "pool.")))
+		case action.AddFinalizer:
+			names = append(names, "hold")
+		case action.RemoveFinalizer:
+			names = append(names, "letgo")
+		case action.Create:
+			names = append(names, map[string]string{"*v1.PersistentVolumeClaim": "order ", "*v1.Pod": "start ", "*v1.StorageClass": "make "}[fmt.Sprintf("%T", a.Object)]+a.Object.GetName())
+		case action.Delete:
+			names = append(names, map[string]string{"*v1.PersistentVolumeClaim": "dismiss ", "*v1.Pod": "stop ", "*v1.StorageClass": "drop ", "*v1.PersistentVolume": "remove "}[fmt.Sprintf("%T", a.Object)]+a.Object.GetName())
+		case action.Patch:
+			names = append(names, changed(a))
 		}
 	}
 	return strings.Join(names, ", ")
 }
 
-// changed names a change of a volume by its result.
-func changed(c Change) string {
-	switch {
-	case c.To.Spec.ClaimRef != nil && volume.GivenUp(c.To, testNamespace):
-		return "give up"
-	case marked(c.To) && c.To.Spec.ClaimRef == nil:
-		return "free"
-	case marked(c.To):
-		return "mark"
-	case c.To.Spec.ClaimRef != nil && isFilling(c.From):
-		return "recall"
-	case c.To.Spec.ClaimRef != nil && !marked(c.From):
-		return "keep"
+// changed names a change of a volume, or of the set, by its result.
+func changed(p action.Patch) string {
+	to, ok := p.To.(*corev1.PersistentVolume)
+	if !ok {
+		return "follow"
 	}
-	return "settle"
+	from, what := p.From.(*corev1.PersistentVolume), "settle"
+	switch {
+	case to.Spec.ClaimRef != nil && volume.GivenUp(to, testNamespace):
+		what = "give up"
+	case marked(to) && to.Spec.ClaimRef == nil:
+		what = "free"
+	case marked(to):
+		what = "mark"
+	case to.Spec.ClaimRef != nil && isFilling(from):
+		what = "recall"
+	case to.Spec.ClaimRef != nil && !marked(from):
+		what = "keep"
+	}
+	return what + " " + to.Name
 }
 
 func withClaims(v *View, claims ...corev1.PersistentVolumeClaim) *View {
@@ -90,8 +104,8 @@ func TestThePlanOfAPool(t *testing.T) {
 		want string
 	}{
 		{"a new set is held first", view(set(2, 4, func(s *tarnv1.PersistentVolumeSet) { s.Finalizers = nil })), "hold"},
-		{"an empty pool makes its class, then orders as many as are missing", with(view(s), func(v *View) { v.Filler = nil }), "makeclass, order pool-set-uid-0, order pool-set-uid-1"},
-		{"a class that has changed is copied anew", with(view(s, volumeOf(s, "a"), volumeOf(s, "b")), func(v *View) { v.Class.Parameters = nil }), "dropclass, makeclass"},
+		{"an empty pool makes its class, then orders as many as are missing", with(view(s), func(v *View) { v.Filler = nil }), "make tarn-pool-gold, order pool-set-uid-0, order pool-set-uid-1"},
+		{"a class that has changed is copied anew", with(view(s, volumeOf(s, "a"), volumeOf(s, "b")), func(v *View) { v.Class.Parameters = nil }), "drop tarn-pool-gold, make tarn-pool-gold"},
 		{"what is being made counts", withClaims(view(s, volumeOf(s, "a")), pending(0)), ""},
 		{"a claim being deleted holds its slot, but is no volume to come", withClaims(view(s, volumeOf(s, "a")), ending(pending(0))), "order pool-set-uid-1"},
 		{"volumes in use count for the maximum", view(s, volumeOf(s, "a", boundTo("x")), volumeOf(s, "b", boundTo("y")), volumeOf(s, "c", boundTo("z"))), "order pool-set-uid-0"},
@@ -224,20 +238,20 @@ func TestTheEndOfASet(t *testing.T) {
 		view *View
 		want string
 	}{
-		{"with nothing left the class goes and the set is let go", view(s), "dropclass, letgo"},
+		{"with nothing left the class goes and the set is let go", view(s), "drop tarn-pool-gold, letgo"},
 		{"spares are given up, bound volumes left alone", view(s, volumeOf(s, "a"), volumeOf(s, "b", boundTo("x"))), "give up a"},
-		{"spares of another set stay", view(s, volumeOf(s, "a", ofSet("other"))), "dropclass, letgo"},
-		{"so do those made by hand", view(s, volumeOf(s, "a", byHand)), "dropclass, letgo"},
-		{"and those that are protected", view(s, volumeOf(s, "a", protected)), "dropclass, letgo"},
-		{"and those that a claim names", claimed(view(s, volumeOf(s, "a")), "a"), "dropclass, letgo"},
-		{"what was given up and then protected does not hold the set", view(s, volumeOf(s, "a", byHand, protected, givenUpBy(s))), "dropclass, letgo"},
+		{"spares of another set stay", view(s, volumeOf(s, "a", ofSet("other"))), "drop tarn-pool-gold, letgo"},
+		{"so do those made by hand", view(s, volumeOf(s, "a", byHand)), "drop tarn-pool-gold, letgo"},
+		{"and those that are protected", view(s, volumeOf(s, "a", protected)), "drop tarn-pool-gold, letgo"},
+		{"and those that a claim names", claimed(view(s, volumeOf(s, "a")), "a"), "drop tarn-pool-gold, letgo"},
+		{"what was given up and then protected does not hold the set", view(s, volumeOf(s, "a", byHand, protected, givenUpBy(s))), "drop tarn-pool-gold, letgo"},
 		{"a protected volume comes to the end of its passage", view(s, volumeOf(s, "a", fillerOf(0), protected)), "free a"},
 		{"its filler claim goes first", withClaims(view(s, volumeOf(s, "a", fillerOf(0), protected)), filler(s, 0, "a")), "dismiss pool-set-uid-0"},
 		{"a protected volume outlives a filler claim even unmarked", withClaims(view(s, volumeOf(s, "a", fillerOf(0), unmarked, labelled, protected)), filler(s, 0, "a")), "keep a, dismiss pool-set-uid-0"},
 		{"a marked volume that is nobody's waits to be Available", view(s, volumeOf(s, "a", fillerOf(0), nobodys, in(corev1.VolumeReleased))), ""},
 		{"then gets its policy", view(s, volumeOf(s, "a", fillerOf(0), nobodys, in(corev1.VolumeAvailable))), "settle a"},
 		{"unless a claim names it", claimed(view(s, volumeOf(s, "a", fillerOf(0), nobodys, in(corev1.VolumeAvailable))), "a"), ""},
-		{"orphaned spares stay", view(o, volumeOf(o, "a")), "dropclass, letgo"},
+		{"orphaned spares stay", view(o, volumeOf(o, "a")), "drop tarn-pool-gold, letgo"},
 		{"filler claims go first", withClaims(view(s), filler(s, 0, "")), "dismiss pool-set-uid-0"},
 		{"a marked volume is taken back to where it goes with its claim", withClaims(view(s, volumeOf(s, "a", fillerOf(0))), filler(s, 0, "a")), "recall a, dismiss pool-set-uid-0"},
 		{"a marked volume without its claim is given up", view(s, volumeOf(s, "a", fillerOf(0))), "give up a"},
@@ -293,9 +307,9 @@ func TestSparesAreSpreadEvenly(t *testing.T) {
 	v := waitsForConsumer(view(s, volumeOf(s, "a", func(vol *corev1.PersistentVolume) { vol.Annotations[tarnv1.AnnotationPoolTopology] = "x" })))
 	v.Domains, v.Open = map[string]string{"n1": "x", "n2": "y", "n3": "y", "n4": "z", "closed": "w"}, []string{"x", "y", "z"}
 	var got []string
-	for _, a := range plan(v, testTime).all() {
-		if a, ok := a.(Order); ok {
-			got = append(got, a.Claim.Annotations[tarnv1.AnnotationPoolTopology])
+	for _, a := range plan(v, testTime).Actions {
+		if a, ok := a.(action.Create); ok {
+			got = append(got, a.Object.GetAnnotations()[tarnv1.AnnotationPoolTopology])
 		}
 	}
 	if want := []string{"y", "z", "x", "y"}; !slices.Equal(got, want) {
@@ -327,24 +341,19 @@ func TestAPoolIsLookedAtAgainWhenOneIsDeletedForTooLong(t *testing.T) {
 	}
 }
 
-func TestAProtectedSpareIsNamedWhenItsSetGoes(t *testing.T) {
+func TestTheVolumesThatAreKeptAreNamedWhenTheirSetGoes(t *testing.T) {
 	s := set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &anHourAgo })
-	p := plan(view(s, volumeOf(s, "a", protected), volumeOf(s, "b", byHand, protected)), testTime)
-	post, ok := p.all()[0].(Post)
-	if want := "1 volumes are kept, because their label tarn.dev/deletion-protection protects them from deletion: a"; !ok || post.Note != want {
-		t.Errorf("got %+v, want an Event that says %q", p.all()[0], want)
-	}
-}
-
-func TestAVolumeThatIsBeingRecycledIsNamedWhenItsSetGoes(t *testing.T) {
-	s := set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &anHourAgo })
-	scrubbed := volumeOf(s, "a", func(vol *corev1.PersistentVolume) {
+	scrubbed := volumeOf(s, "c", func(vol *corev1.PersistentVolume) {
 		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: testNamespace, Name: tarnv1.ScrubPrefix + string(vol.UID), UID: "scrub"}
 	}, in(corev1.VolumeBound))
-	p := plan(view(s, scrubbed), testTime)
-	post, ok := p.all()[0].(Post)
-	if want := "1 volumes are being recycled; they are kept and become Available to any claim of their class: a"; !ok || post.Note != want {
-		t.Errorf("got %+v, want an Event that says %q", p.all()[0], want)
+	all := single(plan(view(s, volumeOf(s, "a", protected), volumeOf(s, "b", byHand, protected), scrubbed), testTime).Actions)
+	for i, want := range []string{
+		"1 volumes are kept, because their label tarn.dev/deletion-protection protects them from deletion: a",
+		"1 volumes are being recycled; they are kept and become Available to any claim of their class: c",
+	} {
+		if event, ok := all[i].(action.Emit); !ok || event.Note != want {
+			t.Errorf("got %+v, want an Event that says %q", all[i], want)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -80,7 +81,7 @@ func (r *run) reconcile(fresh, faults bool) (wrote int) {
 		at = r.cached()
 	}
 	p := plan(r.view(at), r.clock())
-	if p.grave() {
+	if p.Grave {
 		r.looked = r.clock()
 		at = r.now()
 		if !fresh {
@@ -88,10 +89,14 @@ func (r *run) reconcile(fresh, faults bool) (wrote int) {
 		}
 		p = plan(r.view(at), r.clock())
 	}
-	for _, a := range append(p.Actions, report(r.view(at), testTime)...) {
-		several, ok := a.(Together)
+	actions := p.Actions
+	if !p.Ended {
+		actions = append(actions, report(r.view(at), testTime)...)
+	}
+	for _, a := range actions {
+		several, ok := a.(action.Together)
 		if !ok {
-			several = Together{a}
+			several = action.Together{a}
 		}
 		n, killed := r.write(several, faults)
 		wrote += n
@@ -104,12 +109,12 @@ func (r *run) reconcile(fresh, faults bool) (wrote int) {
 
 // write does actions up to the first that fails. A write may be rejected, or be made while its
 // answer is lost.
-func (r *run) write(actions Together, faults bool) (wrote int, killed bool) {
+func (r *run) write(actions action.Together, faults bool) (wrote int, killed bool) {
 	for _, a := range actions {
 		if faults {
 			r.others()
 		}
-		if _, told := a.(Post); told || r.set == nil {
+		if _, told := a.(action.Emit); told || r.set == nil {
 			continue
 		}
 		fate := 9

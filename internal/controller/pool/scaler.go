@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 )
 
 // Reasons of condition Followed of a PersistentVolumeSetScaler. AtMaximum is one too: the set
@@ -62,15 +63,15 @@ func scalerText(v *View) string {
 }
 
 // reportScalers writes the changed status of the scalers that name the set.
-func reportScalers(v *View, status tarnv1.PersistentVolumeSetStatus, now time.Time) []Action {
-	var actions []Action
+func reportScalers(v *View, status tarnv1.PersistentVolumeSetStatus, now time.Time) []action.Action {
+	var actions []action.Action
 	for i := range v.Scalers {
 		s := &v.Scalers[i]
 		if s.Spec.PersistentVolumeSet != v.Set.Name {
 			continue // the reconcile of that set reports it
 		}
-		to := *s.Status.DeepCopy()
-		to.Replicas, to.Selector = status.UnboundReplicas, status.Selector
+		to := s.DeepCopy()
+		to.Status.Replicas, to.Status.Selector = status.UnboundReplicas, status.Selector
 		c := metav1.Condition{Type: tarnv1.ConditionFollowed, Status: metav1.ConditionTrue, Reason: reasonFollowed, ObservedGeneration: s.Generation, LastTransitionTime: metav1.NewTime(now)}
 		switch {
 		case !isNamed(v.Set, s):
@@ -80,9 +81,9 @@ func reportScalers(v *View, status tarnv1.PersistentVolumeSetStatus, now time.Ti
 			c.Reason = reasonAtMaximum
 			c.Message = fmt.Sprintf("maximumReplicas of PersistentVolumeSet %s is %d", v.Set.Name, v.Set.Spec.MaximumReplicas)
 		}
-		meta.SetStatusCondition(&to.Conditions, c)
-		if !equality.Semantic.DeepEqual(to, s.Status) {
-			actions = append(actions, WriteScaler{s, to})
+		meta.SetStatusCondition(&to.Status.Conditions, c)
+		if !equality.Semantic.DeepEqual(to.Status, s.Status) {
+			actions = append(actions, action.PatchStatus{From: s, To: to})
 		}
 	}
 	return actions

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -23,59 +24,60 @@ const orderedAtOnce = 4
 const stuckAfter = 10 * time.Minute
 
 // size makes the pool as large as it should be: it orders volumes or gives them up.
-func size(v *View, now time.Time) []Action {
-	var actions []Action
+func size(v *View, p *Plan, now time.Time) {
 	for i := range v.Volumes {
-		actions = append(actions, finish(v, &v.Volumes[i])...)
+		finish(v, p, &v.Volumes[i])
 	}
 	n := count(v)
 	if over := n.total - v.Set.Spec.MaximumReplicas - n.leaving; over > 0 {
-		return append(actions, shrink(v, now, int(over))...)
+		shrink(v, p, now, int(over))
+		return
 	}
 	if troubleOf(v) != nil || !burstEnds(v, n, now).IsZero() {
-		return actions
+		return
 	}
 	wanted := v.Set.Spec.MinimumReplicas
 	if n.replaceable > 0 {
 		if n.spares > wanted {
-			actions = append(actions, giveUpOne(v, now, func(vol *corev1.PersistentVolume) bool { return outdated(v.Set, vol) })...)
+			giveUpOne(v, p, now, func(vol *corev1.PersistentVolume) bool { return outdated(v.Set, vol) })
 		} else {
 			wanted++ // the new one is created before an old one is deleted
 		}
 	}
 	orders := order(v, min(wanted-n.spares-n.creating, room(v, n), fillingAtOnce-n.creating, orderedAtOnce))
+	p.Grave = p.Grave || len(orders) > 0
 	if class := renewClass(v); len(class) > 0 {
-		return append(actions, append(class, orders...)) // orders need the new class
+		orders = []action.Action{append(class, orders...)} // orders need the new class
 	}
-	return append(actions, orders...)
+	p.add(orders...)
 }
 
 // renewClass corrects the filler class.
-func renewClass(v *View) Together {
+func renewClass(v *View) action.Together {
 	class := fillerClass(v.Set, v.Class)
 	switch {
 	case v.Filler == nil:
-		return Together{MakeClass{class}}
+		return action.Together{action.Create{Object: class}}
 	case !sameClass(v.Filler, class):
-		return Together{DropClass{v.Filler}, MakeClass{class}}
+		return action.Together{action.Delete{Object: v.Filler}, action.Create{Object: class}}
 	}
 	return nil
 }
 
 // order creates filler claims in the lowest free slots. A slot is part of the name, so a
 // repeated order of the same volume fails harmlessly.
-func order(v *View, n int32) []Action {
+func order(v *View, n int32) []action.Action {
 	taken := map[string]bool{}
 	for i := range v.Claims {
 		taken[v.Claims[i].Name] = true
 	}
 	spread := newSpread(v)
-	var actions []Action
+	var actions []action.Action
 	for slot := 0; n > 0; slot++ {
-		if taken[fmt.Sprintf("%s%d", fillerPrefix(v.Set.UID), slot)] {
+		if taken[fillerName(v.Set, slot)] {
 			continue
 		}
-		actions = append(actions, Order{fillerClaim(v, slot, spread.next())})
+		actions = append(actions, action.Create{Object: fillerClaim(v, slot, spread.next())})
 		n--
 	}
 	return actions
@@ -83,25 +85,23 @@ func order(v *View, n int32) []Action {
 
 // shrink takes back orders that have no volume yet, and gives up the largest spare. It gives up
 // one at a time, because each takes a new decision.
-func shrink(v *View, now time.Time, over int) []Action {
-	var actions []Action
+func shrink(v *View, p *Plan, now time.Time, over int) {
 	for i := len(v.Claims) - 1; i >= 0 && over > 0; i-- {
 		if c := &v.Claims[i]; c.DeletionTimestamp == nil && c.Status.Phase != corev1.ClaimBound {
-			actions = append(actions, Dismiss{c})
+			p.dismiss(c)
 			over--
 		}
 	}
 	if over > 0 {
-		actions = append(actions, giveUpOne(v, now, func(*corev1.PersistentVolume) bool { return true })...)
+		giveUpOne(v, p, now, func(*corev1.PersistentVolume) bool { return true })
 	}
-	return actions
 }
 
 // giveUpOne gives up the largest of the permitted spares, unless a volume is already leaving.
-func giveUpOne(v *View, now time.Time, may func(*corev1.PersistentVolume) bool) []Action {
+func giveUpOne(v *View, p *Plan, now time.Time, may func(*corev1.PersistentVolume) bool) {
 	for _, d := range departures(v) {
 		if !d.stuck(now) {
-			return nil
+			return
 		}
 	}
 	var best *corev1.PersistentVolume
@@ -111,10 +111,10 @@ func giveUpOne(v *View, now time.Time, may func(*corev1.PersistentVolume) bool) 
 			best = vol
 		}
 	}
-	if best == nil {
-		return nil
+	if best != nil {
+		p.addGrave(action.Together{action.Patch{From: best, To: giveUp(v, best)},
+			v.event(corev1.EventTypeNormal, eventGivenUp, fmt.Sprintf("spare volume %s is removed from the pool", best.Name))})
 	}
-	return []Action{Together{parting(v, best), Post{corev1.EventTypeNormal, eventGivenUp, fmt.Sprintf("spare volume %s is removed from the pool", best.Name)}}}
 }
 
 // before orders spares by which one is given up first.
@@ -141,11 +141,142 @@ func outdated(set *tarnv1.PersistentVolumeSet, vol *corev1.PersistentVolume) boo
 }
 
 // finish deletes the object of a volume that this set has given up and that no provisioner
-// deletes. It first reports what stays. A volume that was protected afterwards stays as it is.
-func finish(v *View, vol *corev1.PersistentVolume) []Action {
+// deletes, and reports whether it does. It first reports what stays. A volume that was protected
+// afterwards stays as it is.
+func finish(v *View, p *Plan, vol *corev1.PersistentVolume) bool {
 	ref := vol.Spec.ClaimRef
 	if vol.DeletionTimestamp != nil || ref == nil || ref.UID != v.Set.UID || !volume.GivenUp(vol, v.Namespace) || provisionerDeletes(vol) || volume.DeletionProtected(vol) {
-		return nil
+		return false
 	}
-	return []Action{Together{whatStays(vol), Remove{vol}}}
+	p.addGrave(action.Together{whatStays(v, vol), action.Delete{Object: vol, Unchanged: true}})
+	return true
+}
+
+// departure is a volume that is leaving the pool, or a filler claim that is being deleted.
+type departure struct {
+	name string
+	// since is zero if it has barely begun.
+	since time.Time
+}
+
+// stuck reports whether the other departures no longer wait for this one.
+func (d departure) stuck(now time.Time) bool {
+	return !d.since.IsZero() && now.Sub(d.since) >= stuckAfter
+}
+
+// departures are all volumes and claims that leave. A volume given up and protected afterwards
+// does not leave.
+func departures(v *View) []departure {
+	var all []departure
+	seen := map[string]bool{}
+	for i := range v.Volumes {
+		vol := &v.Volumes[i]
+		seen[vol.Name] = true
+		if v.stateOf(vol) == leaving && !staysGivenUp(vol) {
+			all = append(all, departure{"volume " + vol.Name, leavingSince(vol)})
+		}
+	}
+	for i := range v.Claims {
+		if c := &v.Claims[i]; c.DeletionTimestamp != nil && !seen[c.Spec.VolumeName] {
+			all = append(all, departure{"filler claim " + c.Name, c.DeletionTimestamp.Time})
+		}
+	}
+	return all
+}
+
+// leavingSince is the deletion time of a volume that is being deleted. A volume given up leaves
+// from when the binder has released it.
+func leavingSince(vol *corev1.PersistentVolume) time.Time {
+	at, phase := vol.Status.LastPhaseTransitionTime, vol.Status.Phase
+	switch {
+	case vol.DeletionTimestamp != nil:
+		return vol.DeletionTimestamp.Time
+	case at != nil && (phase == corev1.VolumeReleased || phase == corev1.VolumeFailed):
+		return at.Time
+	}
+	return time.Time{}
+}
+
+// staysGivenUp reports whether the protection label keeps a volume that was given up.
+func staysGivenUp(vol *corev1.PersistentVolume) bool {
+	return vol.DeletionTimestamp == nil && volume.DeletionProtected(vol)
+}
+
+// firstStuck is when the next of the departures counts as stuck.
+func firstStuck(v *View, now time.Time) time.Time {
+	var first time.Time
+	for _, d := range departures(v) {
+		if at := d.since.Add(stuckAfter); !d.since.IsZero() && !d.stuck(now) && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	return first
+}
+
+// A pool serves bursts of claims, and creating new spares takes API server capacity from them.
+// So while a burst lasts and spares are left, the pool orders none. A burst is burstSize
+// volumes drawn within burstTime. burstSize is more than a pool could order in that time, with
+// orderedAtOnce each gatherTime. A pool that is refilled as fast as it is drawn from therefore
+// does not wait.
+const (
+	burstSize = 32
+	burstTime = 2 * time.Second
+)
+
+// burstEnds is when new spares may be ordered again; zero if they may be ordered now. It uses
+// the times at which volumes became Bound, which the API server writes in whole seconds.
+func burstEnds(v *View, n counts, now time.Time) time.Time {
+	if n.spares == 0 || n.spares+n.creating >= v.Set.Spec.MinimumReplicas {
+		return time.Time{}
+	}
+	var last time.Time
+	drawn := 0
+	for i := range v.Volumes {
+		vol := &v.Volumes[i]
+		at := vol.Status.LastPhaseTransitionTime
+		if v.stateOf(vol) != used || vol.Status.Phase != corev1.VolumeBound || at == nil || now.Sub(at.Time).Abs() >= burstTime {
+			continue
+		}
+		if drawn++; at.After(last) {
+			last = at.Time
+		}
+	}
+	if drawn < v.Burst {
+		return time.Time{}
+	}
+	return last.Add(burstTime)
+}
+
+// spread distributes the values of a template's topologyKey so that the spares, including those
+// being made, are as even as possible.
+type spread struct {
+	domains []string
+	volumes map[string]int
+}
+
+func newSpread(v *View) *spread {
+	s := &spread{domains: v.Open, volumes: map[string]int{}}
+	for i := range v.Volumes {
+		if state := v.stateOf(&v.Volumes[i]); state == spare || state == joining {
+			s.volumes[v.Volumes[i].Annotations[tarnv1.AnnotationPoolTopology]]++
+		}
+	}
+	for i := range v.Claims {
+		if vol := v.volume(v.Claims[i].Spec.VolumeName); vol == nil || !marked(vol) {
+			s.volumes[v.Claims[i].Annotations[tarnv1.AnnotationPoolTopology]]++
+		}
+	}
+	return s
+}
+
+// next returns the domain that has the fewest spares; empty if there is no domain.
+func (s *spread) next() string {
+	best := ""
+	for _, domain := range s.domains {
+		if best == "" || s.volumes[domain] < s.volumes[best] {
+			best = domain
+		}
+	}
+	s.volumes[best]++
+	return best
 }

@@ -2,7 +2,9 @@ package pool
 
 import (
 	"fmt"
+	"hash/crc32"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +17,9 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // Reasons of condition Ready of a PersistentVolumeSet, and of its Events.
@@ -236,6 +240,38 @@ func replacing(v *View, n counts) string {
 	return fmt.Sprintf("; %d of an older template are being replaced", n.replaceable) + text
 }
 
+// leavingText describes the departures, and names the oldest.
+func leavingText(v *View) string {
+	all := departures(v)
+	if len(all) == 0 {
+		return ""
+	}
+	longest := all[0]
+	for _, d := range all[1:] {
+		if !d.since.IsZero() && (longest.since.IsZero() || d.since.Before(longest.since)) {
+			longest = d
+		}
+	}
+	text := fmt.Sprintf("; %d are being deleted: %s", len(all), longest.name)
+	if !longest.since.IsZero() {
+		text += " since " + longest.since.UTC().Format(time.RFC3339)
+	}
+	return text
+}
+
+// protectedText describes the volumes that would be given up if they were not protected.
+func protectedText(v *View, n counts) string {
+	over := n.total-n.leaving > v.Set.Spec.MaximumReplicas
+	names := v.names(func(vol *corev1.PersistentVolume, state state) bool {
+		return volume.DeletionProtected(vol) && (state == leaving && staysGivenUp(vol) || state == spare && (over || outdated(v.Set, vol)))
+	})
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d should be deleted but are kept, because their label %s protects them from deletion: %s",
+		len(names), tarnv1.LabelDeletionProtection, strings.Join(names, ", "))
+}
+
 func unschedulable(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
@@ -247,20 +283,46 @@ func unschedulable(pod *corev1.Pod) string {
 
 // report writes the status if it has changed, and emits an Event about a set that can no longer
 // be filled.
-func report(v *View, now time.Time) []Action {
-	if v.Set == nil || ended(v.Set) {
-		return nil
-	}
+func report(v *View, now time.Time) []action.Action {
 	status := statusOf(v, now)
 	told := reportScalers(v, status, now)
 	if equality.Semantic.DeepEqual(status, v.Set.Status) {
 		return told
 	}
-	actions := Together{WriteStatus{status}}
+	to := v.Set.DeepCopy()
+	to.Status = status
+	actions := action.Together{action.PatchStatus{From: v.Set, To: to}}
 	was, is := meta.FindStatusCondition(v.Set.Status.Conditions, tarnv1.ConditionReady), meta.FindStatusCondition(status.Conditions, tarnv1.ConditionReady)
 	quiet := is.Status == metav1.ConditionTrue || is.Reason == reasonFilling || is.Reason == reasonDeleting
-	if quiet || was != nil && was.Reason == is.Reason {
-		return append(told, actions)
+	if !quiet && (was == nil || was.Reason != is.Reason) {
+		actions = append(actions, v.event(corev1.EventTypeWarning, is.Reason, is.Message))
 	}
-	return append(told, append(actions, Post{corev1.EventTypeWarning, is.Reason, is.Message}))
+	return append(told, actions)
+}
+
+// eventAction is the action that Events name.
+const eventAction = "Pool"
+
+// event is an Event about the set.
+func (v *View) event(kind, reason, note string) action.Emit {
+	return action.Emit{About: v.Set, Type: kind, Reason: reason, Doing: eventAction, Note: note}
+}
+
+// kept is an Event about what stays behind. Each has an action of its own, because Kubernetes
+// merges Events that differ only in their note.
+func (v *View) kept(format string, args ...any) action.Emit {
+	e := v.event(corev1.EventTypeWarning, eventKept, fmt.Sprintf(format, args...))
+	e.Doing = fmt.Sprintf("%s%08x", eventAction, crc32.ChecksumIEEE([]byte(e.Note)))
+	return e
+}
+
+// names are the names of the volumes that are chosen by themselves and their state.
+func (v *View) names(chosen func(*corev1.PersistentVolume, state) bool) []string {
+	var names []string
+	for i := range v.Volumes {
+		if vol := &v.Volumes[i]; chosen(vol, v.stateOf(vol)) {
+			names = append(names, vol.Name)
+		}
+	}
+	return names
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -36,20 +37,17 @@ func TestTheStorageThatStaysIsNamed(t *testing.T) {
 }
 
 func TestEventsOfVolumesThatAreKeptAreNotMerged(t *testing.T) {
-	a, b := Post{corev1.EventTypeWarning, eventKept, "volume a"}, Post{corev1.EventTypeWarning, eventKept, "volume b"}
-	if doing(a) == doing(b) {
-		t.Errorf("got %q and %q, want one for each note", doing(a), doing(b))
-	}
-	if a.Reason, b.Reason = eventGivenUp, eventGivenUp; doing(a) != doing(b) {
-		t.Errorf("got %q and %q, want them merged", doing(a), doing(b))
+	v := view(set(0, 0))
+	if a, b := v.kept("volume %s", "a"), v.kept("volume %s", "b"); a.Doing == b.Doing || a.Doing == eventAction {
+		t.Errorf("got %q and %q, want one for each note", a.Doing, b.Doing)
 	}
 }
 
 // tellsOf is the index of the action that reports kept storage; -1 for none.
 func tellsOf(p Plan, storage string) int {
-	return slices.IndexFunc(p.all(), func(a Action) bool {
-		post, is := a.(Post)
-		return is && post.Type == corev1.EventTypeWarning && post.Reason == eventKept && strings.Contains(post.Note, storage)
+	return slices.IndexFunc(single(p.Actions), func(a action.Action) bool {
+		event, is := a.(action.Emit)
+		return is && event.Type == corev1.EventTypeWarning && event.Reason == eventKept && strings.Contains(event.Note, storage)
 	})
 }
 
@@ -59,7 +57,7 @@ func TestTheStorageThatNoProvisionerDestroysIsNamed(t *testing.T) {
 		vol.Spec.NFS = &corev1.NFSVolumeSource{Server: "s", Path: "/a"}
 	})), testTime)
 	if tellsOf(p, "no provisioner deletes it; delete the storage by hand: NFS export s:/a") != 0 || did(p) != "remove a" {
-		t.Errorf("it does %s: %+v", did(p), p.all())
+		t.Errorf("it does %s: %+v", did(p), p.Actions)
 	}
 }
 
@@ -142,7 +140,7 @@ func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			c.vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "csi.example.com", VolumeHandle: "h-1"}
 			p := plan(view(s, c.vol), testTime)
-			to := p.all()[0].(Change).To
+			to := single(p.Actions)[0].(action.Patch).To.(*corev1.PersistentVolume)
 			if got := to.Spec.PersistentVolumeReclaimPolicy; got != c.want || !volume.GivenUp(to, testNamespace) {
 				t.Errorf("got policy %s and claimRef %v, want %s and a claim that never existed", got, to.Spec.ClaimRef, c.want)
 			}

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -137,3 +138,7 @@ func provisionerDeletes(vol *corev1.PersistentVolume) bool {
 }
 
 func fillerPrefix(set types.UID) string { return volume.PoolPrefix + string(set) + "-" }
+
+func fillerName(set *tarnv1.PersistentVolumeSet, slot int) string {
+	return fmt.Sprint(fillerPrefix(set.UID), slot)
+}

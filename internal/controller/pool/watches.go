@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -50,7 +49,7 @@ func (r *reconciler) concernsVolume(set *tarnv1.PersistentVolumeSet, o client.Ob
 		return false
 	}
 	ref := vol.Spec.ClaimRef
-	return labels.SelectorFromSet(set.Spec.Selector).Matches(labels.Set(vol.Labels)) ||
+	return volume.Selects(set, vol) ||
 		ref != nil && ref.Namespace == r.namespace && strings.HasPrefix(ref.Name, fillerPrefix(set.UID))
 }
 

@@ -1,6 +1,7 @@
 package recycle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -10,7 +11,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -24,6 +24,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
@@ -54,9 +55,9 @@ type Options struct {
 }
 
 type reconciler struct {
-	client    client.Client
+	client    client.Reader // cached
 	reader    client.Reader // live
-	events    events.EventRecorder
+	runner    action.Runner
 	clock     clock.PassiveClock
 	namespace string
 	image     string
@@ -70,13 +71,11 @@ type reconciler struct {
 // Register adds the controller to a manager. Requests are names of volumes.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
-		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock,
+		client: mgr.GetClient(), reader: mgr.GetAPIReader(), clock: cmp.Or[clock.PassiveClock](o.Clock, clock.RealClock{}),
+		runner:    action.Runner{Client: mgr.GetClient(), Events: mgr.GetEventRecorder(kube.ControllerName)},
 		namespace: o.Namespace, image: o.Image, secrets: o.PullSecrets, ownBinder: o.OwnBinder,
 		steps: o.Steps, handles: kube.Handles{Cached: mgr.GetClient(), Live: mgr.GetAPIReader()},
 		claims: kube.Claims{Cached: mgr.GetClient(), Live: mgr.GetAPIReader()},
-	}
-	if r.clock == nil {
-		r.clock = clock.RealClock{}
 	}
 	err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.PersistentVolume{}, indexClaim, claimOf)
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
@@ -49,7 +49,11 @@ type Plan struct {
 	// Grave means that the actions cannot be undone. They are planned again from the API
 	// server's state.
 	Grave   bool
-	Actions []Action
+	Actions []action.Action
+	// Step is the pod of the provisioner that is to be started; nil for none.
+	Step *Step
+	// Report writes condition Recycled of the record; empty if it stands.
+	Report []action.Action
 	// Next is when to reconcile if no event arrives; zero means never.
 	Next time.Time
 	// Waits is what a pod of the provisioner waits for. Runs means that such a pod runs.
@@ -57,77 +61,83 @@ type Plan struct {
 	Runs  bool
 }
 
-func (p *Plan) add(actions ...Action) { p.Actions = append(p.Actions, actions...) }
+// Step is a pod of the provisioner. If the provisioner does not support the method after all,
+// that is recorded as a failure.
+type Step struct {
+	Step   tarnv1.Step
+	Method tarnv1.RecycleMethod
+	// Handle is the handle to delete, if it is not the volume's.
+	Handle string
+}
 
-// Action is one write. It is one of the types below, each of which may be repeated without
-// harm.
-type Action interface{ action() }
+func (p *Plan) add(actions ...action.Action) { p.Actions = append(p.Actions, actions...) }
 
-type (
-	// Order creates the scrub claim, Dismiss deletes it.
-	Order   struct{ Claim *corev1.PersistentVolumeClaim }
-	Dismiss struct{ Claim *corev1.PersistentVolumeClaim }
-	// Nudge annotates the scrub claim, so that the binder processes it.
-	Nudge struct{ Claim *corev1.PersistentVolumeClaim }
-	// Remember records on the scrub claim what its pod waits for; empty for nothing.
-	Remember struct {
-		Claim *corev1.PersistentVolumeClaim
-		Waits string
+// change writes the volume.
+func (p *Plan) change(v *View, to *corev1.PersistentVolume) {
+	p.add(action.Patch{From: v.Volume, To: to})
+}
+
+// phase writes a phase of the volume, with reason and message.
+func (p *Plan) phase(v *View, phase corev1.PersistentVolumePhase, reason, message string) {
+	to := v.Volume.DeepCopy()
+	to.Status.Phase, to.Status.Reason, to.Status.Message = phase, reason, message
+	p.add(action.PatchStatus{From: v.Volume, To: to})
+}
+
+// annotate sets an annotation of the scrub claim, or removes it if value is empty.
+func (p *Plan) annotate(claim *corev1.PersistentVolumeClaim, key, value string) {
+	to := claim.DeepCopy()
+	metav1.SetMetaDataAnnotation(&to.ObjectMeta, key, value)
+	if value == "" {
+		delete(to.Annotations, key)
 	}
-	// StartPod creates the scrub pod, StopPod deletes it.
-	StartPod struct{ Pod *corev1.Pod }
-	StopPod  struct{ Pod *corev1.Pod }
-	// Change writes the volume, if it is unchanged since it was read.
-	Change struct{ To *corev1.PersistentVolume }
-	// Fail writes phase Failed with reason and message. Unfail writes a phase with neither.
-	Fail   struct{ Message string }
-	Unfail struct{ Phase corev1.PersistentVolumePhase }
-	// Post emits an Event about the volume.
-	Post struct{ Type, Reason, Note string }
-)
+	p.add(action.Patch{From: claim, To: to})
+}
 
-func (Order) action()    {}
-func (Dismiss) action()  {}
-func (Nudge) action()    {}
-func (Remember) action() {}
-func (StartPod) action() {}
-func (StopPod) action()  {}
-func (Change) action()   {}
-func (Fail) action()     {}
-func (Unfail) action()   {}
-func (Post) action()     {}
+// tell emits an Event about the volume.
+func (p *Plan) tell(v *View, kind, reason, note string) {
+	p.add(action.Emit{About: v.Volume, Type: kind, Reason: reason, Doing: "Recycle", Note: note})
+}
+
+// stop deletes the pods that are not being deleted yet.
+func (p *Plan) stop(pods ...corev1.Pod) {
+	for i := range pods {
+		if pods[i].DeletionTimestamp == nil {
+			p.add(action.Delete{Object: &pods[i]})
+		}
+	}
+}
 
 // plan decides what to do with the volume of the View.
 func plan(v *View, now time.Time) Plan {
-	if v.Volume == nil || !v.concerned() {
-		return Plan{}
+	var p Plan
+	if v.Volume != nil && v.concerned() {
+		planState(v, &p, now)
+		report(v, &p)
 	}
-	p := planState(v, now)
-	report(v, &p)
 	return p
 }
 
-func planState(v *View, now time.Time) Plan {
+func planState(v *View, p *Plan, now time.Time) {
 	switch stateOf(v) {
 	case leaving:
-		p := Plan{}
-		dismantle(v, &p)
-		return p
+		dismantle(v, p)
 	case used:
-		return planUsed(v)
+		planUsed(v, p)
 	case released:
 		if !v.ours() && wasFreed(v.Volume) { // otherwise a cleared claimRef would make the volume look unused
-			return Plan{Actions: []Action{Change{hadSince(v.Volume)}}}
+			p.change(v, hadSince(v.Volume))
+			return
 		}
-		return planReleased(v, now)
+		planReleased(v, p, now)
 	case scrubbing:
-		return planScrubbing(v, now)
+		planScrubbing(v, p, now)
 	case verified:
-		return planVerified(v, now)
+		planVerified(v, p, now)
 	case failed:
-		return planFailed(v, now)
+		planFailed(v, p, now)
+	case joining:
 	}
-	return Plan{}
 }
 
 // dismantle stops all work on the volume, then deletes the scrub claim. It reports whether all
@@ -137,11 +147,10 @@ func dismantle(v *View, p *Plan) bool {
 		return false
 	}
 	switch {
-	case v.Pod != nil && v.Pod.DeletionTimestamp == nil:
-		p.add(StopPod{v.Pod})
 	case v.Pod != nil:
+		p.stop(*v.Pod)
 	case v.Claim != nil && v.Claim.DeletionTimestamp == nil:
-		p.add(Dismiss{v.Claim})
+		p.add(action.Delete{Object: v.Claim})
 	case v.Claim == nil:
 		return true
 	}
@@ -150,84 +159,79 @@ func dismantle(v *View, p *Plan) bool {
 
 // planUsed ends the passage. The volume gets its own policy back, and loses the reason of a
 // failure, which binders do not clear.
-func planUsed(v *View) Plan {
-	p := Plan{}
+func planUsed(v *View, p *Plan) {
 	switch phase := v.Volume.Status.Phase; {
 	case phase == corev1.VolumeBound && wasFreed(v.Volume): // recorded now, because the claim may be deleted before the phase changes
-		p.add(Change{hadSince(v.Volume)})
+		p.change(v, hadSince(v.Volume))
 	case phase != corev1.VolumeAvailable && phase != corev1.VolumeBound:
 	case v.Volume.Status.Reason == eventFailed:
-		p.add(Unfail{phase})
+		p.phase(v, phase, "", "")
 	case v.Volume.Annotations[tarnv1.AnnotationRecyclePolicy] != "":
-		p.add(Change{restored(v.Volume)})
+		p.change(v, restored(v.Volume))
 	}
-	return p
 }
 
 // planReleased begins the passage of a volume whose claim is gone.
-func planReleased(v *View, now time.Time) Plan {
-	p, vol := Plan{}, v.Volume
+func planReleased(v *View, p *Plan, now time.Time) {
+	vol := v.Volume
 	method, wrong := methodOf(v)
 	switch {
 	case v.Holder != nil && v.Holder.UID == vol.Spec.ClaimRef.UID:
-		return p
+		return
 	case method == "" && wrong == "":
-		leave(v, &p)
-		return p
+		leave(v, p)
+		return
 	case vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle && !v.OwnBinder && kubernetesRecycles(vol):
-		p.add(Post{corev1.EventTypeNormal, eventLeft, "Kubernetes' own binder recycles volumes of this source with policy Recycle; for Tarn to do it, set policy Retain and annotation " + tarnv1.AnnotationRecycle})
-		return p
+		p.tell(v, corev1.EventTypeNormal, eventLeft, "Kubernetes' own binder recycles volumes of this source with policy Recycle; for Tarn to do it, set policy Retain and annotation "+tarnv1.AnnotationRecycle)
+		return
 	case wrong != "":
-		refuse(v, &p, wrong)
-		return p
+		refuse(v, p, wrong)
+		return
 	case volume.DeletionProtected(vol):
-		p.add(Post{corev1.EventTypeWarning, eventFailed, fmt.Sprintf("label %s protects the volume, so it is not scrubbed; to lift that: kubectl label persistentvolumes %s %s-",
-			tarnv1.LabelDeletionProtection, vol.Name, tarnv1.LabelDeletionProtection)})
-		return p
+		p.tell(v, corev1.EventTypeWarning, eventFailed, fmt.Sprintf("label %s protects the volume, so it is not scrubbed; to lift that: kubectl label persistentvolumes %s %s-",
+			tarnv1.LabelDeletionProtection, vol.Name, tarnv1.LabelDeletionProtection))
+		return
 	}
-	if waits, until, why := inTrash(v, now); waits {
+	waits, until, why := inTrash(v, now)
+	switch {
+	case !waits:
+		begin(v, p, now)
+	case why != "":
+		p.tell(v, corev1.EventTypeNormal, eventRetained, why)
+		p.Next = kube.Sooner(until, now.Add(retentionLook))
+	default:
 		p.Next = until
-		if why != "" {
-			p.add(Post{corev1.EventTypeNormal, eventRetained, why})
-			p.Next = kube.Sooner(until, now.Add(retentionLook))
-		}
-		return p
 	}
-	return begin(v, now)
 }
 
 // begin creates a scrub claim, then points the volume at it.
-func begin(v *View, now time.Time) Plan {
-	p, vol := Plan{}, v.Volume
+func begin(v *View, p *Plan, now time.Time) {
+	vol := v.Volume
 	if f := failureOf(vol); f != nil {
-		if p.Next = retryTime(vol, f); now.Before(p.Next) {
-			return p
+		if at := retryTime(vol, f); now.Before(at) {
+			p.Next = at
+			return
 		}
-		p.Next = time.Time{}
-	}
-	if p.Grave = !v.Live; p.Grave {
-		return p
 	}
 	switch {
+	case !v.Live:
+		p.Grave = true
 	case len(v.Users) > 0:
-		p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is not scrubbed yet, because it is used by " + strings.Join(v.Users, ", ")})
+		p.tell(v, corev1.EventTypeNormal, eventFailed, "the volume is not scrubbed yet, because it is used by "+strings.Join(v.Users, ", "))
 	case vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
-		p.add(Change{kept(vol)})
-	case !stopWork(v, &p): // pods of an earlier passage
-	case v.Pod != nil && v.Pod.DeletionTimestamp == nil: // of an earlier passage too
-		p.add(StopPod{v.Pod})
-	case v.Pod != nil:
+		p.change(v, kept(vol))
+	case !stopWork(v, p): // pods of an earlier passage
+	case v.Pod != nil: // of an earlier passage too
+		p.stop(*v.Pod)
 	case v.Claim == nil:
-		p.add(Order{scrubClaim(v)})
+		p.add(action.Create{Object: scrubClaim(v)})
 	case v.Claim.DeletionTimestamp == nil:
-		p.add(Change{given(vol, v.Claim)})
+		p.change(v, given(vol, v.Claim))
 	}
-	return p
 }
 
 // planScrubbing takes a volume that points at its scrub claim to a certificate.
-func planScrubbing(v *View, now time.Time) Plan {
-	p := Plan{}
+func planScrubbing(v *View, p *Plan, now time.Time) {
 	method, wrong := methodOf(v)
 	steps := v.provided(method)
 	if asked, begun := v.begun(); len(begun) > 0 {
@@ -235,28 +239,27 @@ func planScrubbing(v *View, now time.Time) Plan {
 	}
 	switch {
 	case v.Claim.DeletionTimestamp != nil: // deleted from outside
-		stopWork(v, &p)
-		if v.Pod != nil && v.Pod.DeletionTimestamp == nil {
-			p.add(StopPod{v.Pod})
+		stopWork(v, p)
+		if v.Pod != nil {
+			p.stop(*v.Pod)
 		}
 	case !v.OwnBinder && v.Claim.Status.Phase == corev1.ClaimPending && v.Claim.Annotations[annNudged] == "":
 		// If a claim names a volume that points at it, Kubernetes' binder processes only the
 		// volume. The claim would wait for the binder's next round, up to 15 s.
-		p.add(Nudge{v.Claim})
+		p.annotate(v.Claim, annNudged, v.Claim.Spec.VolumeName)
 	case v.Claim.Status.Phase != corev1.ClaimBound || v.Volume.Status.Phase != corev1.VolumeBound:
 	case v.Pod == nil && len(steps) > 0:
-		planSteps(v, &p, now, method, steps)
+		planSteps(v, p, now, method, steps)
 	case v.Pod == nil && method == "":
-		note(v, &p, now, "annotation "+tarnv1.AnnotationRecycle+" no longer names a method; "+wrong)
+		note(v, p, now, "annotation "+tarnv1.AnnotationRecycle+" no longer names a method; "+wrong)
 	case v.Pod == nil:
-		p.add(StartPod{scrubPod(v, method)})
+		p.add(action.Create{Object: scrubPod(v, method)})
 	case v.Pod.DeletionTimestamp != nil:
 	case v.Pod.Annotations[annClaim] != string(v.Claim.UID): // left by an earlier attempt
-		p.add(StopPod{v.Pod})
+		p.stop(*v.Pod)
 	default:
-		judge(v, &p, now)
+		judge(v, p, now)
 	}
-	return p
 }
 
 // judge follows the scrub pod. A pod that no kubelet has started gets startTime on top of its
@@ -274,14 +277,14 @@ func judge(v *View, p *Plan, now time.Time) {
 			note(v, p, now, err.Error())
 			return
 		}
-		p.add(Change{certified(v.Volume, cert)})
+		p.change(v, certified(v.Volume, cert))
 	case o.State == steppod.PodFailed && o.Reason == steppod.ReasonPodDeadline:
 		note(v, p, now, o.Message)
 	case pod.Status.Phase == corev1.PodFailed:
 		note(v, p, now, failureOfPod(pod))
 	default:
 		if o.Message != "" {
-			p.add(Post{corev1.EventTypeNormal, eventPod, "scrub pod " + pod.Namespace + "/" + pod.Name + ": " + o.Message})
+			p.tell(v, corev1.EventTypeNormal, eventPod, "scrub pod "+pod.Namespace+"/"+pod.Name+": "+o.Message)
 		}
 		remember(v, p, o)
 		if !o.CheckAt.IsZero() {
@@ -301,66 +304,69 @@ func remember(v *View, p *Plan, o steppod.Observation) {
 		return
 	}
 	if waits != v.Claim.Annotations[annWaits] {
-		p.add(Remember{v.Claim, waits})
+		p.annotate(v.Claim, annWaits, waits)
 	}
 }
 
 // note records a failure of this attempt on the volume.
-func note(v *View, p *Plan, now time.Time, message string) {
-	p.add(Change{noted(v.Volume, v.passage(), now, message)})
-}
+func note(v *View, p *Plan, now time.Time, message string) { p.change(v, noted(v, now, message)) }
 
-// noted is a volume with one more failure.
-func noted(vol *corev1.PersistentVolume, passage types.UID, now time.Time, message string) *corev1.PersistentVolume {
-	f := tarnv1.RecycleFailure{Claim: string(passage), Attempts: 1, Time: metav1.NewTime(now.UTC().Truncate(time.Second)), Message: kube.Note(message)}
-	if last := failureOf(vol); last != nil {
+// noted is the volume with one more failure.
+func noted(v *View, now time.Time, message string) *corev1.PersistentVolume {
+	f := tarnv1.RecycleFailure{Claim: string(v.passage()), Attempts: 1, Time: metav1.NewTime(now.UTC().Truncate(time.Second)), Message: kube.Note(message)}
+	if last := failureOf(v.Volume); last != nil {
 		f.Attempts += last.Attempts
 	}
-	return withFailure(vol, f)
+	vol := v.Volume.DeepCopy()
+	metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecycleFailure, encode(f))
+	return vol
 }
 
 // planVerified removes the scrub claim of a verified volume and frees the volume.
-func planVerified(v *View, now time.Time) Plan {
-	p := Plan{}
-	if !dismantle(v, &p) {
-		return p
+func planVerified(v *View, p *Plan, now time.Time) {
+	if !dismantle(v, p) {
+		return
 	}
-	dropWork(v, &p)
-	if p.Grave = !v.Live; !p.Grave && len(v.Recyclers) > 0 { // the recycler began just before the volume got its scrub claim
-		p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is scrubbed, but not Available yet, because it is used by " + strings.Join(v.Recyclers, ", ")})
-	} else if !p.Grave {
-		p.add(Change{freed(v.Volume, now)}, Post{corev1.EventTypeNormal, eventRecycled, "Volume recycled"})
+	p.stop(v.Work...) // they are no longer read
+	p.stop(v.Earlier...)
+	switch {
+	case !v.Live:
+		p.Grave = true
+	case len(v.Recyclers) > 0: // the recycler began just before the volume got its scrub claim
+		p.tell(v, corev1.EventTypeNormal, eventFailed, "the volume is scrubbed, but not Available yet, because it is used by "+strings.Join(v.Recyclers, ", "))
+	default:
+		p.change(v, freed(v.Volume, now))
+		p.tell(v, corev1.EventTypeNormal, eventRecycled, "Volume recycled")
 	}
-	return p
 }
 
 // planFailed removes the scrub claim of a volume that could not be scrubbed, reports that, and
 // retries after a pause.
-func planFailed(v *View, now time.Time) Plan {
-	p, f := Plan{}, failureOf(v.Volume)
+func planFailed(v *View, p *Plan, now time.Time) {
+	f := failureOf(v.Volume)
 	if v.Claim != nil && string(v.Claim.UID) != f.Claim {
-		return begin(v, now) // created for the next attempt
+		begin(v, p, now) // created for the next attempt
+		return
 	}
 	method, wrong := methodOf(v)
 	switch {
-	case !dismantle(v, &p):
+	case !dismantle(v, p):
 	case method == "" && wrong == "":
-		leave(v, &p)
+		leave(v, p)
 	case v.Volume.Status.Phase == corev1.VolumeReleased:
-		refuse(v, &p, f.Message)
+		refuse(v, p, f.Message)
 	case v.Volume.Status.Phase == corev1.VolumeFailed && method != "":
-		return begin(v, now)
+		begin(v, p, now)
 	case v.Volume.Status.Phase == corev1.VolumeFailed:
-		refuse(v, &p, wrong)
+		refuse(v, p, wrong)
 	}
-	return p
 }
 
 // leave returns a volume that is no longer to be recycled to its driver, which acts by its
 // policy. Drivers destroy Released volumes, but no Failed ones.
 func leave(v *View, p *Plan) {
 	if v.Volume.Status.Phase == corev1.VolumeFailed && v.Volume.Status.Reason == eventFailed {
-		p.add(Unfail{corev1.VolumeReleased})
+		p.phase(v, corev1.VolumeReleased, "", "")
 	}
 }
 
@@ -369,7 +375,8 @@ func refuse(v *View, p *Plan, why string) {
 	if now := v.Volume.Status; now.Phase == corev1.VolumeFailed && now.Message == why && now.Reason == eventFailed {
 		return
 	}
-	p.add(Fail{why}, Post{corev1.EventTypeWarning, eventFailed, why})
+	p.phase(v, corev1.VolumeFailed, eventFailed, why)
+	p.tell(v, corev1.EventTypeWarning, eventFailed, why)
 }
 
 // retryTime is when to retry a volume that could not be scrubbed.

@@ -12,8 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -168,6 +170,89 @@ func ending(v *View) {
 	v.Pod.DeletionTimestamp = ptr.To(metav1.NewTime(noon))
 }
 
+// words says what a plan does.
+func words(v *View, p Plan) string {
+	var said []string
+	if p.Grave {
+		said = append(said, "look")
+	}
+	for _, a := range p.Actions {
+		switch a := a.(type) {
+		case action.Create:
+			said = append(said, map[bool]string{true: "order", false: "start"}[isClaim(a.Object)])
+		case action.Delete:
+			said = append(said, map[bool]string{true: "dismiss", false: "stop"}[isClaim(a.Object)])
+		case action.Patch:
+			said = append(said, changeWords(a))
+		case action.PatchStatus:
+			status := a.To.(*corev1.PersistentVolume).Status
+			said = append(said, map[bool]string{true: "fail", false: "phase " + string(status.Phase)}[status.Reason != ""])
+		case action.Emit:
+			said = append(said, a.Reason)
+		}
+	}
+	if p.Step != nil {
+		said = append(said, strings.TrimSpace("run "+string(p.Step.Step)+" "+p.Step.Handle))
+	}
+	if p.Report != nil {
+		said = append(said, "report")
+	}
+	if !p.Next.IsZero() {
+		said = append(said, "wait")
+	}
+	return strings.Join(said, " ")
+}
+
+func isClaim(o client.Object) bool {
+	_, is := o.(*corev1.PersistentVolumeClaim)
+	return is
+}
+
+// changeWords says how a patch changes the volume or its scrub claim.
+func changeWords(p action.Patch) string {
+	to, ok := p.To.(*corev1.PersistentVolume)
+	if !ok {
+		return map[bool]string{true: "nudge", false: "remember"}[p.From.GetAnnotations()[annNudged] != p.To.GetAnnotations()[annNudged]]
+	}
+	from := p.From.(*corev1.PersistentVolume)
+	switch {
+	case to.Spec.ClaimRef == nil && from.Spec.ClaimRef != nil:
+		return "free"
+	case to.Spec.ClaimRef != nil && to.Spec.ClaimRef.UID == "":
+		return "free for " + to.Spec.ClaimRef.Namespace + "/" + to.Spec.ClaimRef.Name
+	case to.Annotations[tarnv1.AnnotationRecycleFor] != "" && from.Annotations[tarnv1.AnnotationRecycleFor] == "":
+		return "give, reserved for " + to.Annotations[tarnv1.AnnotationRecycleFor]
+	case to.Spec.ClaimRef != nil && to.Spec.ClaimRef.UID != from.Spec.ClaimRef.UID:
+		return "give"
+	case to.Spec.PersistentVolumeReclaimPolicy != from.Spec.PersistentVolumeReclaimPolicy:
+		return "policy " + string(to.Spec.PersistentVolumeReclaimPolicy)
+	case wasFreed(from) && !wasFreed(to):
+		return "had"
+	case to.Annotations[tarnv1.AnnotationRecycled] != from.Annotations[tarnv1.AnnotationRecycled]:
+		return "certify"
+	case to.Annotations[tarnv1.AnnotationRecycleFailure] != from.Annotations[tarnv1.AnnotationRecycleFailure]:
+		return "note"
+	}
+	return "other"
+}
+
+// volumeOf is the volume as a plan first writes it; nil if it does not.
+func volumeOf(p Plan) *corev1.PersistentVolume {
+	for _, a := range p.Actions {
+		if patch, ok := a.(action.Patch); ok && !isClaim(patch.To) {
+			return patch.To.(*corev1.PersistentVolume)
+		}
+	}
+	return nil
+}
+
+// writeRecord gives the record the condition that a plan reports.
+func writeRecord(v *View, p Plan) {
+	for _, a := range p.Report {
+		v.Record = a.(action.UpdateStatus).To.(*tarnv1.PavVolume)
+	}
+}
+
 func TestPlanOfAVolume(t *testing.T) {
 	const recycle, remembered = corev1.PersistentVolumeReclaimRecycle, tarnv1.AnnotationRecyclePolicy
 	for _, c := range []struct {
@@ -280,48 +365,17 @@ func TestPlanOfAVolume(t *testing.T) {
 func TestAFailedScrubSaysWhyAndIsToldOnce(t *testing.T) {
 	v := view(pointing, claim("scrub-uid"), pod(corev1.PodFailed, "tarn: /volume/x: something is mounted there"), having(tarnv1.AnnotationRecycleFailure, longFailed))
 	v.Volume.Annotations[tarnv1.AnnotationRecycleFailure] = strings.Replace(longFailed, "scrub-uid", "older-uid", 1)
-	p := plan(v, noon)
-	change, ok := p.Actions[0].(Change)
-	if !ok {
-		t.Fatalf("got %s", words(v, p))
-	}
-	f := failureOf(change.To)
+	f := failureOf(volumeOf(plan(v, noon)))
 	if f.Attempts != 3 || f.Claim != "scrub-uid" || f.Message != "/volume/x: something is mounted there" || !f.Time.Time.Equal(noon) {
 		t.Errorf("noted %+v", f)
 	}
 	v = view(having(tarnv1.AnnotationRecycle, "Shred"))
-	fail, ok := plan(v, noon).Actions[0].(Fail)
-	if !ok {
-		t.Fatal("an unknown method did not fail")
+	v.Volume.Status = plan(v, noon).Actions[0].(action.PatchStatus).To.(*corev1.PersistentVolume).Status
+	if v.Volume.Status.Phase != corev1.VolumeFailed || v.Volume.Status.Reason != eventFailed {
+		t.Errorf("of an unknown method: %+v", v.Volume.Status)
 	}
-	v.Volume.Status.Phase, v.Volume.Status.Reason, v.Volume.Status.Message = corev1.VolumeFailed, eventFailed, fail.Message
 	if p := plan(v, noon); len(p.Actions) != 0 {
 		t.Errorf("it is told again: %s", words(v, p))
-	}
-}
-
-func TestDeadlinesFollowTheSizeOfAVolume(t *testing.T) {
-	nfs := func(v *View) {
-		v.Volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{}}
-	}
-	for _, c := range []struct {
-		name, size string
-		source     viewWith
-		method     tarnv1.RecycleMethod
-		want       int64
-	}{
-		{"case 139: NFS", "5Gi", nfs, tarnv1.RecycleFiles, 300},
-		{"case 139: large NFS", "20Gi", nfs, tarnv1.RecycleFiles, 600},
-		{"case 139: hostPath", "1Gi", hostPath, tarnv1.RecycleFiles, 60},
-		{"case 139: large hostPath", "10Gi", hostPath, tarnv1.RecycleFiles, 300},
-		{"zeros", "10Gi", func(*View) {}, tarnv1.RecycleZero, 3000},
-		{"few zeros", "1Mi", func(*View) {}, tarnv1.RecycleZero, 600},
-	} {
-		v := view(c.source)
-		v.Volume.Spec.Capacity[corev1.ResourceStorage] = resource.MustParse(c.size)
-		if got := deadline(v.Volume, c.method); got != c.want {
-			t.Errorf("%s of %s: %d s, want %d", c.name, c.size, got, c.want)
-		}
 	}
 }
 

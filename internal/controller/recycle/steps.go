@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
@@ -33,21 +34,6 @@ const (
 	// reasonWorking: the volume is being recycled.
 	reasonWorking = "Recycling"
 )
-
-// RunStep starts a pod of the provisioner. If the provisioner does not support the method after
-// all, that is recorded as a failure.
-type RunStep struct {
-	Step   tarnv1.Step
-	Method tarnv1.RecycleMethod
-	// Handle is the handle to delete, if it is not the volume's.
-	Handle string
-}
-
-// Report writes condition Recycled of the record.
-type Report struct{ Condition metav1.Condition }
-
-func (RunStep) action() {}
-func (Report) action()  {}
 
 // passage is the UID of the scrub claim that the volume points at.
 func (v *View) passage() types.UID { return v.Volume.Spec.ClaimRef.UID }
@@ -96,7 +82,7 @@ func planSteps(v *View, p *Plan, now time.Time, method tarnv1.RecycleMethod, ste
 	}
 	var last steppod.Observation
 	for _, step := range steps {
-		o, done := follow(v, p, now, RunStep{Step: step, Method: method})
+		o, done := follow(v, p, now, Step{Step: step, Method: method})
 		if !done {
 			return
 		}
@@ -105,7 +91,7 @@ func planSteps(v *View, p *Plan, now time.Time, method tarnv1.RecycleMethod, ste
 	if steps[len(steps)-1] == tarnv1.StepCreation && !madeAnew(v, p, now, last) {
 		return
 	}
-	p.add(StartPod{checkPod(v, v.word(now, method, steps))})
+	p.add(action.Create{Object: checkPod(v, v.word(now, method, steps))})
 }
 
 // word is what the provisioner's pods claim to have done, once they have succeeded.
@@ -122,7 +108,7 @@ func (v *View) word(now time.Time, method tarnv1.RecycleMethod, steps []tarnv1.S
 }
 
 // follow takes one step further, and reports whether it is done.
-func follow(v *View, p *Plan, now time.Time, run RunStep) (steppod.Observation, bool) {
+func follow(v *View, p *Plan, now time.Time, run Step) (steppod.Observation, bool) {
 	o := steppod.Observe(v.work(run.Step, run.Handle != ""), v.Record.UID, now).After(waitedFor(v))
 	switch o.State {
 	case steppod.PodSucceeded:
@@ -132,24 +118,20 @@ func follow(v *View, p *Plan, now time.Time, run RunStep) (steppod.Observation, 
 			return o, false
 		}
 		if len(v.Users) > 0 {
-			p.add(Post{corev1.EventTypeNormal, eventFailed, "the volume is not recycled yet, because it is used by " + strings.Join(v.Users, ", ")})
+			p.tell(v, corev1.EventTypeNormal, eventFailed, "the volume is not recycled yet, because it is used by "+strings.Join(v.Users, ", "))
 			p.Next = now.Add(usersLook)
 			return o, false
 		}
 		if !stopWork(v, p) {
 			return o, false
 		}
-		for i := range v.Earlier { // kept until now so that users can read them
-			if v.Earlier[i].DeletionTimestamp == nil {
-				p.add(StopPod{&v.Earlier[i]})
-			}
-		}
-		p.add(run)
+		p.stop(v.Earlier...) // kept until now so that users can read them
+		p.Step = &run
 	case steppod.PodFailed, steppod.PodForeign:
 		note(v, p, now, fmt.Sprintf("the %s pod failed: %s", run.Step, o.Message))
 	default:
 		if o.Message != "" {
-			p.add(Post{corev1.EventTypeNormal, eventPod, fmt.Sprintf("the %s pod: %s", run.Step, o.Message)})
+			p.tell(v, corev1.EventTypeNormal, eventPod, fmt.Sprintf("the %s pod: %s", run.Step, o.Message))
 		}
 		if o.Waits() {
 			p.Waits = fmt.Sprintf("the %s pod waits: %s", run.Step, o.Message)
@@ -178,7 +160,7 @@ func madeAnew(v *View, p *Plan, now time.Time, o steppod.Observation) bool {
 	handle, err := steppod.Recreated(v.Record, o)
 	own := cmp.Or(v.Record.Status.Handle, steppod.DefaultHandle(v.Record))
 	if handle != own {
-		if _, done := follow(v, p, now, RunStep{Step: tarnv1.StepDeletion, Method: tarnv1.RecycleRecreate, Handle: handle}); done {
+		if _, done := follow(v, p, now, Step{Step: tarnv1.StepDeletion, Method: tarnv1.RecycleRecreate, Handle: handle}); done {
 			note(v, p, now, fmt.Sprintf("the creation pod returned handle %q, but the volume keeps handle %q for life; what the pod created is deleted again; set reclaim policy Delete instead of %s Recreate",
 				handle, own, tarnv1.AnnotationRecycle))
 		}
@@ -203,24 +185,13 @@ func stopWork(v *View, p *Plan) bool {
 				continue
 			}
 			if ended = false; pod.DeletionTimestamp == nil {
-				p.add(StopPod{pod})
+				p.stop(*pod)
 			} else {
-				p.add(Post{corev1.EventTypeNormal, eventPod, fmt.Sprintf("pod %s/%s is being deleted; recycling continues once it has ended", pod.Namespace, pod.Name)})
+				p.tell(v, corev1.EventTypeNormal, eventPod, fmt.Sprintf("pod %s/%s is being deleted; recycling continues once it has ended", pod.Namespace, pod.Name))
 			}
 		}
 	}
 	return ended
-}
-
-// dropWork deletes the provisioner's pods, which are no longer read.
-func dropWork(v *View, p *Plan) {
-	for _, pods := range [][]corev1.Pod{v.Work, v.Earlier} {
-		for i := range pods {
-			if pods[i].DeletionTimestamp == nil {
-				p.add(StopPod{&pods[i]})
-			}
-		}
-	}
 }
 
 // report keeps condition Recycled of the record in line with the volume.
@@ -246,6 +217,8 @@ func report(v *View, p *Plan) {
 	}
 	c.Message = kube.Message(c.Message)
 	if said := meta.FindStatusCondition(v.Record.Status.Conditions, c.Type); said == nil || said.Status != c.Status || said.Message != c.Message {
-		p.add(Report{c})
+		to := v.Record.DeepCopy()
+		meta.SetStatusCondition(&to.Status.Conditions, c)
+		p.Report = []action.Action{action.UpdateStatus{To: to}}
 	}
 }

@@ -2,7 +2,6 @@ package recycle
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
@@ -88,11 +88,7 @@ func goes(v *View)    { v.Others[0].DeletionTimestamp = ptr.To(metav1.NewTime(no
 func reported(v *View) {
 	p := &Plan{}
 	report(v, p)
-	for _, a := range p.Actions {
-		if r, ok := a.(Report); ok {
-			v.Record.Status.Conditions = append(v.Record.Status.Conditions, r.Condition)
-		}
-	}
+	writeRecord(v, *p)
 }
 
 func TestPlanOfAVolumeThatItsProvisionerRecycles(t *testing.T) {
@@ -189,46 +185,21 @@ func TestTheCertificateOfAProvisionerIsItsWordWithWhatTarnRead(t *testing.T) {
 			v := view(provided, method(c.method), pointing, claim("scrub-uid"), worked(tarnv1.StepRecycling, false, done))
 			v.Work[0].Annotations[annMethod] = string(c.method)
 			v.Provisioner.Spec.VolumeRecycling = testkit.Section(strings.Replace(zeroSection, `"Zero"`, `"Zero", "Files"`, 1))
-			start, ok := plan(v, noon).Actions[0].(StartPod)
-			if !ok {
-				t.Fatal("it is not read back")
-			}
-			v.Pod = start.Pod
+			v.Pod = plan(v, noon).Actions[0].(action.Create).Object.(*corev1.Pod)
 			ended(v, corev1.PodSucceeded, c.read)
-			change, ok := plan(v, noon).Actions[0].(Change)
-			if !ok {
-				t.Fatal("it is not certified")
-			}
 			c.want.Method, c.want.Provisioner, c.want.Image, c.want.Claim = c.method, "prov", "scrubber", "scrub-uid"
 			c.want.Verifier, c.want.SampleSHA256, c.want.Time = testImage, "ab", ptr.To(metav1.NewTime(noon))
-			if got := volume.CertificateOf(change.To); encode(got) != encode(c.want) {
+			if got := volume.CertificateOf(volumeOf(plan(v, noon))); encode(got) != encode(c.want) {
 				t.Errorf("certified %+v, want %+v", got, c.want)
 			}
 		})
 	}
 }
 
-func TestAPodThatChecksCanChangeNothing(t *testing.T) {
-	for _, change := range []viewWith{func(*View) {}, block} {
-		pod := checkPod(view(claim("scrub-uid"), change), tarnv1.RecycleCertificate{Method: tarnv1.RecycleDiscard})
-		c := pod.Spec.Containers[0]
-		if !slices.Contains(c.Args, "--check") || len(c.VolumeMounts) == 1 && !c.VolumeMounts[0].ReadOnly || pod.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly {
-			t.Errorf("it runs %q with %+v", c.Args, c.VolumeMounts)
-		}
-		if caps := c.SecurityContext.Capabilities; !slices.Equal(caps.Add, []corev1.Capability{"DAC_READ_SEARCH"}) || *c.SecurityContext.AllowPrivilegeEscalation {
-			t.Errorf("it may do %v", caps.Add)
-		}
-	}
-}
-
 func TestAFailedCheckNamesWhoseWordWasWrong(t *testing.T) {
 	v := view(provided, method(tarnv1.RecycleZero), pointing, claim("scrub-uid"), checking(tarnv1.RecycleZero, corev1.PodFailed, `tarn: the volume is not empty, it has "note"`))
-	change, ok := plan(v, noon).Actions[0].(Change)
-	if !ok {
-		t.Fatal("nothing is noted")
-	}
 	const want = `PavProvisioner "prov" reports that it did Zero, but Tarn's check of the volume failed: the volume is not empty, it has "note"`
-	if f := failureOf(change.To); f == nil || f.Message != want {
+	if f := failureOf(volumeOf(plan(v, noon))); f == nil || f.Message != want {
 		t.Errorf("noted %+v, want %s", f, want)
 	}
 }

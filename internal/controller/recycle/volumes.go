@@ -186,12 +186,6 @@ func certified(vol *corev1.PersistentVolume, cert tarnv1.RecycleCertificate) *co
 	return vol
 }
 
-func withFailure(vol *corev1.PersistentVolume, failure tarnv1.RecycleFailure) *corev1.PersistentVolume {
-	vol = vol.DeepCopy()
-	metav1.SetMetaDataAnnotation(&vol.ObjectMeta, tarnv1.AnnotationRecycleFailure, encode(failure))
-	return vol
-}
-
 // reservedByHand reports whether the author of a volume with policy Recycle chose its claim.
 // Neither a binder did, nor a provisioner that made the volume for one. With policy Retain,
 // tarn undelete may have chosen the claim as well.

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/steppod/steppodtest"
 )
 
@@ -44,11 +45,7 @@ func TestARecyclingPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T
 			look := func(pod *corev1.Pod) Plan {
 				v.Work[0] = *pod
 				p := plan(v, noon)
-				for _, a := range p.Actions {
-					if r, ok := a.(Report); ok {
-						meta.SetStatusCondition(&v.Record.Status.Conditions, r.Condition)
-					}
-				}
+				writeRecord(v, p)
 				return p
 			}
 			said := func() *metav1.Condition {
@@ -63,12 +60,7 @@ func TestARecyclingPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T
 			}
 			waits := *said()
 
-			note := ""
-			for _, a := range look(steppodtest.TimeIsUp(&fresh)).Actions {
-				if change, ok := a.(Change); ok {
-					note = failureOf(change.To).Message
-				}
-			}
+			note := failureOf(volumeOf(look(steppodtest.TimeIsUp(&fresh)))).Message
 			if !strings.Contains(note, "the recycling pod failed: ") || !strings.Contains(note, "within 5s: "+steppodtest.NoImage) {
 				t.Errorf("it is told %q", note)
 			}
@@ -94,12 +86,7 @@ func TestAScrubPodThatHasRunTooLongTellsWhatItWaitedFor(t *testing.T) {
 		{nil, "its Events may say why: kubectl -n " + testNamespace + " describe pod "},
 	} {
 		v := view(append([]viewWith{pointing, claim("scrub-uid"), pod(corev1.PodPending, ""), older}, c.changes...)...)
-		said := ""
-		for _, a := range plan(v, noon).Actions {
-			if change, ok := a.(Change); ok {
-				said = change.To.Annotations[tarnv1.AnnotationRecycleFailure]
-			}
-		}
+		said := volumeOf(plan(v, noon)).Annotations[tarnv1.AnnotationRecycleFailure]
 		if !strings.Contains(said, c.want) {
 			t.Errorf("the volume bears %q, want %q in it", said, c.want)
 		}
@@ -113,20 +100,13 @@ func TestAScrubPodThatNeverRanIsExplainedByWhatItWaitedFor(t *testing.T) {
 		v.Pod = pod
 		p := plan(v, noon)
 		for _, a := range p.Actions {
-			if r, ok := a.(Remember); ok {
-				v.Claim.Annotations = map[string]string{annWaits: r.Waits}
+			if patch, ok := a.(action.Patch); ok && isClaim(patch.To) {
+				v.Claim = patch.To.(*corev1.PersistentVolumeClaim)
 			}
 		}
 		return p
 	}
-	told := func(p Plan) string {
-		for _, a := range p.Actions {
-			if change, ok := a.(Change); ok {
-				return failureOf(change.To).Message
-			}
-		}
-		return ""
-	}
+	told := func(p Plan) string { return failureOf(volumeOf(p)).Message }
 	cannot, late := steppodtest.CannotPull(fresh), steppodtest.TimeIsUp(fresh)
 	delete(late.Annotations, tarnv1.AnnotationResult) // a scrub pod never has this annotation
 	look(cannot)

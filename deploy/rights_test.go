@@ -42,8 +42,8 @@ var liveReads = map[string]map[string]string{
 	},
 	"tarn-node": {
 		"nodes":             "node/agent.go: live.Get(ctx, client.ObjectKey{Name: a.options.NodeName}, node)",
-		"pavstages":         "node/stages/publish.go: s.Live.Get(ctx, client.ObjectKey{Name: name}, stage)",
-		"persistentvolumes": "node/stages/find.go: s.Live.Get(ctx, client.ObjectKey{Name: name}, volume)",
+		"pavstages":         "node/stages/gather.go: kube.Get(ctx, s.Live, client.ObjectKeyFromObject(stage), &tarnv1.PavStage{})",
+		"persistentvolumes": "node/stages/volume.go: s.Live.Get(ctx, client.ObjectKey{Name: name}, volume)",
 	},
 	// The API has no cache.
 	"tarn-api": {

@@ -70,10 +70,10 @@ func TestAStageThatIsDeletedByHandWaitsForNoPodThatIsGone(t *testing.T) {
 	}
 	// The kubelet has forgotten it.
 	now := time.Now()
-	if !w.agent.stages.Reap(w.ctx, now) {
+	if !w.agent.stages.ReleaseAbandoned(w.ctx, now) {
 		t.Error("a pod that is gone is not noticed")
 	}
-	w.agent.stages.Reap(w.ctx, now.Add(6*time.Minute))
+	w.agent.stages.ReleaseAbandoned(w.ctx, now.Add(6*time.Minute))
 	w.eventually("the stage ends", func() error {
 		if left := w.stages(); len(left) > 0 {
 			return errors.New(left[0].Name)

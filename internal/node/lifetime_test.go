@@ -298,17 +298,17 @@ func TestATargetTheKubeletHasForgottenIsReleasedWhenItsPodStaysGone(t *testing.T
 		t.Fatal(err)
 	}
 	now := time.Now()
-	if w.agent.stages.Reap(w.ctx, now) || w.agent.stages.Reap(w.ctx, now.Add(time.Hour)) {
+	if w.agent.stages.ReleaseAbandoned(w.ctx, now) || w.agent.stages.ReleaseAbandoned(w.ctx, now.Add(time.Hour)) {
 		t.Error("a pod that exists is taken for gone")
 	}
 	if err := w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
-	if !w.agent.stages.Reap(w.ctx, now) || !w.agent.stages.Reap(w.ctx, now.Add(4*time.Minute)) {
+	if !w.agent.stages.ReleaseAbandoned(w.ctx, now) || !w.agent.stages.ReleaseAbandoned(w.ctx, now.Add(4*time.Minute)) {
 		t.Error("a pod that is gone is not noticed")
 	}
 	w.wantFile(filepath.Join(target, "greeting"), "hello") // its containers may still run
-	if w.agent.stages.Reap(w.ctx, now.Add(6*time.Minute)) {
+	if w.agent.stages.ReleaseAbandoned(w.ctx, now.Add(6*time.Minute)) {
 		t.Error("the target was not released")
 	}
 	w.eventually("the stage ends", func() error {

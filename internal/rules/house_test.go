@@ -55,8 +55,8 @@ var exceptions = []struct{ rule, file, function, reason string }{
 	{"what can tell is not polled", "internal/node/agent.go", "run", "a socket that another process still holds tells nobody when it is let go"},
 	{"what can tell is not polled", "internal/node/driver/drivers.go", "stopGracefully", "nothing is looked for: it bounds how long a call may still take"},
 	{"what can tell is not polled", "internal/node/podend/follow.go", "Follow", "the runtime does not tell when it can be reached again, and the pauses grow"},
-	{"what can tell is not polled", "internal/node/stages/firsts.go", "watchFirsts", "the event has come: what is staged at the same time is looked for together"},
-	{"what can tell is not polled", "internal/node/stages/reap.go", "reapLoop", "that the kubelet has forgotten a target is no event, and the pauses grow"},
+	{"what can tell is not polled", "internal/node/stages/podend.go", "watchProcesses", "the event has come: what is staged at the same time is looked for together"},
+	{"what can tell is not polled", "internal/node/stages/targets.go", "releaseLoop", "that the kubelet has forgotten a target is no event, and the pauses grow"},
 	{"what can tell is not polled", "internal/node/stages/watch.go", "watchMounts", "the event has come: it lets a pod that starts change its dozen mounts first"},
 	{"what can tell is not polled", "internal/node/stages/watch.go", "watchServers", "the death of a file system's server (FUSE) has no event"},
 }

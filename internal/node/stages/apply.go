@@ -8,8 +8,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -46,17 +46,17 @@ func (s *Stages) do(ctx context.Context, stage *tarnv1.PavStage, a action) error
 		return s.markLost(ctx, stage, a.loss)
 	case clearFolder:
 		return s.clearFolder(ctx, stage)
-	case markUnmended:
-		return s.markUnmended(ctx, stage, a.message)
-	case markMended:
-		return s.markMended(ctx, stage, a.record, a.loss)
+	case markRestageFailed:
+		return s.markRestageFailed(ctx, stage, a.message)
+	case markRebound:
+		return s.markRebound(ctx, stage, a.record, a.loss)
 	case markFailed:
 		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
 			n.Phase, n.Message = tarnv1.StageFailed, a.message
 		})
 	case markWaiting:
 		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) { n.Phase = tarnv1.StageWaiting })
-	case markUse:
+	case reportUse:
 		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) { n.InUse = a.used })
 	case requestEnd:
 		return s.requestEnd(ctx, stage)
@@ -64,7 +64,7 @@ func (s *Stages) do(ctx context.Context, stage *tarnv1.PavStage, a action) error
 		return s.unmountAll(ctx, stage, a.verb == detach)
 	case markUnmounted:
 		return s.markUnmounted(ctx, stage)
-	case tellUnstaging:
+	case reportUnstaging:
 		return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) { n.Message = a.message })
 	case removeFolder:
 		s.forget(stage)
@@ -113,41 +113,23 @@ func (s *Stages) unmountAll(ctx context.Context, stage *tarnv1.PavStage, force b
 			continue
 		}
 		if err := mounts.UnmountTree(s.Mounts, path, lazily); err != nil {
-			s.noteBusy(stage.UID)
+			s.learn(stage.UID, func(k *knowledge) {
+				if k.busySince.IsZero() {
+					k.busySince = s.Now()
+				}
+			})
 			if text := "cannot unmount yet: " + err.Error(); stage.Status.Node.Message != text {
 				_ = s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) { n.Message = text })
 			}
 			return fmt.Errorf("stage %s: %w", stage.Name, err)
 		}
 	}
-	s.noteFree(stage.UID)
+	s.learn(stage.UID, func(k *knowledge) { k.busySince = time.Time{} })
 	return nil
-}
-
-// noteBusy remembers since when a stage's mounts are busy, until they are unmounted. Mounts of the
-// unstaging pod get their own time. After a restart of the agent the time starts again.
-func (s *Stages) noteBusy(uid types.UID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, known := s.busySince[uid]; !known {
-		s.busySince[uid] = s.Now()
-	}
-}
-
-func (s *Stages) noteFree(uid types.UID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.busySince, uid)
-}
-
-func (s *Stages) busy(uid types.UID) time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.busySince[uid]
 }
 
 func (s *Stages) removeFinalizer(ctx context.Context, stage *tarnv1.PavStage) error {
 	old := stage.DeepCopy()
-	stage.Finalizers = slices.DeleteFunc(stage.Finalizers, func(f string) bool { return f == tarnv1.FinalizerStageNode })
+	controllerutil.RemoveFinalizer(stage, tarnv1.FinalizerStageNode)
 	return s.Writer.Patch(ctx, stage, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -70,28 +69,24 @@ func (s *Stages) collect(ctx context.Context, uid types.UID) error {
 // noteGone handles the deletion of a PavStage. Its finalizers may have been removed without this
 // agent, for example by the stage controller while the Node did not exist for some time. The agent
 // then removes what is left here now, not at its next start.
-func (s *Stages) noteGone(object any) {
-	if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-		object = last.Obj
-	}
-	stage, ok := object.(*tarnv1.PavStage)
-	if !ok {
-		return
-	}
+func (s *Stages) noteGone(stage *tarnv1.PavStage) {
 	s.ready.remove(s.pav(stage.UID))
 	s.forget(stage)
 	if _, err := os.Lstat(s.folder(stage.UID)); errors.Is(err, os.ErrNotExist) {
 		return
 	}
 	s.putOrphans(stage.Name, stage.UID)
-	s.wakeUp(stage.Name)
+	s.queue.add(stage.Name)
 }
 
 // collectOrphans removes what deleted stages of that name have left. The deletion is known from an
 // event, or from one answer of a server that may just have started. The mounts may be in use, so it
 // asks the server once more first.
 func (s *Stages) collectOrphans(ctx context.Context, name string) error {
-	uids := s.takeOrphans(name)
+	s.mu.Lock()
+	uids := s.orphans[name]
+	delete(s.orphans, name)
+	s.mu.Unlock()
 	if len(uids) == 0 {
 		return nil
 	}
@@ -113,17 +108,12 @@ func (s *Stages) collectOrphans(ctx context.Context, name string) error {
 	return failed
 }
 
-func (s *Stages) takeOrphans(name string) []types.UID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	uids := s.orphans[name]
-	delete(s.orphans, name)
-	return uids
-}
-
 func (s *Stages) putOrphans(name string, uids ...types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.orphans == nil {
+		s.orphans = map[string][]types.UID{}
+	}
 	for _, uid := range uids {
 		if !slices.Contains(s.orphans[name], uid) {
 			s.orphans[name] = append(s.orphans[name], uid)

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -80,7 +79,7 @@ func (s *Stages) Expand(ctx context.Context, g Growth) (int64, error) {
 // expandStage requests the growth of one stage, unless it has grown, and waits for the answer. It
 // says whether the stage exists.
 func (s *Stages) expandStage(ctx context.Context, name string, bytes int64) (found bool, err error) {
-	sub, end := s.hub.subscribe(name)
+	sub, end := s.calls.subscribe(name)
 	defer end()
 	stage, err := s.liveStage(ctx, name)
 	if err != nil || stage == nil {
@@ -186,31 +185,19 @@ func (s *Stages) ask(ctx context.Context, stage *tarnv1.PavStage, bytes int64) (
 
 // tellOnce says whether the failure of the stage's last attempt was not reported yet: the attempt
 // may have failed between two calls.
-func (s *Stages) tellOnce(stage *tarnv1.PavStage) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *Stages) tellOnce(stage *tarnv1.PavStage) (first bool) {
 	attempt := stage.Status.Node.Expansion.Attempt
-	if s.toldFailed[stage.UID] == attempt {
-		return false
-	}
-	s.rememberTold(stage.UID, attempt)
-	return true
-}
-
-// rememberTold must be called with the lock held.
-func (s *Stages) rememberTold(uid types.UID, attempt int32) {
-	if s.toldFailed == nil {
-		s.toldFailed = map[types.UID]int32{}
-	}
-	s.toldFailed[uid] = attempt
+	s.learn(stage.UID, func(k *knowledge) {
+		first = k.reportedFailure != attempt
+		k.reportedFailure = attempt
+	})
+	return first
 }
 
 // growthError is the kubelet's answer for a failed attempt. short is set for an attempt whose pod
 // ended well.
 func (s *Stages) growthError(stage *tarnv1.PavStage, short string) error {
-	s.mu.Lock()
-	s.rememberTold(stage.UID, stage.Status.Node.Expansion.Attempt)
-	s.mu.Unlock()
+	s.tellOnce(stage)
 	if short != "" {
 		return status.Error(codes.Internal, short)
 	}
@@ -274,9 +261,9 @@ func (s *Stages) noteGrowth(stage *tarnv1.PavStage, bytes int64) (int64, error) 
 	return size, nil
 }
 
-// askAgain repeats the request that a node expansion pod was working on when the volume was lost.
+// requestAgain repeats the request that a node expansion pod was working on when the volume was lost.
 // Its work went to the lost volume, so another attempt must expand the one that is staged again.
-func askAgain(stage *tarnv1.PavStage, n *tarnv1.PavStageNodeStatus) {
+func requestAgain(stage *tarnv1.PavStage, n *tarnv1.PavStageNodeStatus) {
 	want, have := n.Expansion, stage.Status.Pod.Expansion
 	if want == nil || have == nil || have.Attempt != want.Attempt || have.Phase != tarnv1.StageExpansionRunning {
 		return

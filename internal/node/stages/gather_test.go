@@ -2,34 +2,31 @@ package stages
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/node/hangguard"
 	"tarn.dev/tarn/internal/node/mounts"
 )
 
 // reading is a client of an API server that contains the given objects.
 func reading(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, tarnv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithObjects(objects...).
+	return fake.NewClientBuilder().WithScheme(kube.Scheme()).WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithObjects(objects...).
 		WithIndex(&tarnv1.PavStage{}, NodeField, func(o client.Object) []string { return []string{o.(*tarnv1.PavStage).Spec.NodeName} }).Build()
 }
 
@@ -192,31 +189,35 @@ func (f *busyTable) Unmount(point string) error {
 	return f.table.Unmount(point)
 }
 
-func TestABusyMountIsWaitedForFromTheFirstTry(t *testing.T) {
-	clock := now
+// busy is an ending stage whose mount is busy, seen by an agent whose clock is set by the test.
+func busy(t *testing.T, clock *time.Time) (*Stages, *busyTable, *tarnv1.PavStage) {
+	t.Helper()
 	target := filepath.Join(t.TempDir(), "target")
-	s, err := New(Config{Mounts: &busyTable{table: table{mounts: []mounts.Mount{{Point: target}}}}, KubeletFolder: filepath.Dir(target), Now: func() time.Time { return clock }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := &busyTable{table: table{mounts: []mounts.Mount{{Point: target}}}}
 	of := stage(pod(tarnv1.StagePodStopped), ending(time.Hour), func(s *tarnv1.PavStage) {
 		s.Status.Node.Targets = []string{target}
 		s.Status.Node.Message = "cannot unmount yet: " + unix.EBUSY.Error()
 	})
-	if since := s.busy(of.UID); !since.IsZero() {
+	return &Stages{Config: Config{Mounts: held, KubeletFolder: filepath.Dir(target), Now: func() time.Time { return *clock }}}, held, of
+}
+
+func TestABusyMountIsWaitedForFromTheFirstTry(t *testing.T) {
+	clock := now
+	s, _, of := busy(t, &clock)
+	if since := s.recall(of.UID).busySince; !since.IsZero() {
 		t.Errorf("busy since %s, and nothing was tried", since)
 	}
 	for range 2 {
 		if err := s.unmountAll(t.Context(), of, false); !errors.Is(err, unix.EBUSY) {
 			t.Fatalf("unmounting a busy mount: %v", err)
 		}
-		if since := s.busy(of.UID); !since.Equal(now) {
+		if since := s.recall(of.UID).busySince; !since.Equal(now) {
 			t.Errorf("busy since %s, want the first try at %s", since, now)
 		}
 		clock = clock.Add(time.Minute)
 	}
 	s.forget(of)
-	if since := s.busy(of.UID); !since.IsZero() {
+	if since := s.recall(of.UID).busySince; !since.IsZero() {
 		t.Errorf("a stage that has gone is still known as busy since %s", since)
 	}
 }
@@ -224,16 +225,7 @@ func TestABusyMountIsWaitedForFromTheFirstTry(t *testing.T) {
 // Mounts of the unstaging pod may be busy for a moment, long after busy mounts of the staging pod.
 func TestAMountThatIsBusyAnewIsWaitedForAnew(t *testing.T) {
 	clock := now
-	target := filepath.Join(t.TempDir(), "target")
-	held := &busyTable{table: table{mounts: []mounts.Mount{{Point: target}}}}
-	s, err := New(Config{Mounts: held, KubeletFolder: filepath.Dir(target), Now: func() time.Time { return clock }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	of := stage(pod(tarnv1.StagePodStopped), ending(time.Hour), func(s *tarnv1.PavStage) {
-		s.Status.Node.Targets = []string{target}
-		s.Status.Node.Message = "cannot unmount yet: " + unix.EBUSY.Error()
-	})
+	s, held, of := busy(t, &clock)
 	if err := s.unmountAll(t.Context(), of, false); !errors.Is(err, unix.EBUSY) {
 		t.Fatalf("unmounting a busy mount: %v", err)
 	}
@@ -241,15 +233,132 @@ func TestAMountThatIsBusyAnewIsWaitedForAnew(t *testing.T) {
 	if err := s.unmountAll(t.Context(), of, false); err != nil {
 		t.Fatal(err)
 	}
-	if since := s.busy(of.UID); !since.IsZero() {
+	if since := s.recall(of.UID).busySince; !since.IsZero() {
 		t.Errorf("busy since %s, and all is unmounted", since)
 	}
 	clock = clock.Add(detachAfter)
-	held.free, held.mounts = false, []mounts.Mount{{Point: target}}
+	held.free, held.mounts = false, []mounts.Mount{{Point: of.Status.Node.Targets[0]}}
 	if err := s.unmountAll(t.Context(), of, false); !errors.Is(err, unix.EBUSY) {
 		t.Fatalf("unmounting a mount that is busy anew: %v", err)
 	}
-	if since := s.busy(of.UID); !since.Equal(clock) {
+	if since := s.recall(of.UID).busySince; !since.Equal(clock) {
 		t.Errorf("busy since %s, want since the try at %s", since, clock)
+	}
+}
+
+// begunAt gives pods a start in nanoseconds, which the API does not have.
+type begunAt struct {
+	client.Reader
+	start time.Time
+}
+
+func (b *begunAt) Get(ctx context.Context, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+	err := b.Reader.Get(ctx, key, into, opts...)
+	if p, ok := into.(*corev1.Pod); ok {
+		p.Status.StartTime = &metav1.Time{Time: b.start}
+	}
+	return err
+}
+
+// A pod that finds the file of an earlier pod does not create one.
+func TestAReadyThatIsOlderThanItsPodIsHeardOfWhenThePodTouchesIt(t *testing.T) {
+	for how, touch := range map[string]func(path string) error{
+		"by its times": func(path string) error { return os.Chtimes(path, time.Now(), time.Now()) },
+		"by writing":   func(path string) error { return os.WriteFile(path, []byte("x"), 0o600) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			yes := true
+			waits := stage(pod(tarnv1.StagePodRunning), func(s *tarnv1.PavStage) {
+				s.Name, s.UID, s.Spec.VolumeName, s.Spec.VolumeUID = "stage", "uid-of-stage", "pv", "uid-of-pv"
+				s.Status.Pod.Namespace, s.Status.Pod.Name = "ns", "pav-staging"
+			})
+			s := &Stages{Config: Config{Folder: t.TempDir(), Now: time.Now, Mounts: mounts.Kernel{}}}
+			pav := s.pav(waits.UID)
+			ready := filepath.Join(pav, "ready")
+			if err := errors.Join(s.makeFolder(waits.UID), os.Mkdir(filepath.Join(pav, "volume"), 0o755), os.WriteFile(ready, nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			began := &begunAt{start: s.changed(waits.UID, "ready").Add(time.Nanosecond), Reader: reading(t, waits,
+				&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "uid-of-pv"}},
+				&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+					Namespace: "ns", Name: "pav-staging", OwnerReferences: []metav1.OwnerReference{{Name: waits.Name, UID: waits.UID, Controller: &yes}},
+				}})}
+			s.Cached, s.Live = began, began
+			found := func() bool {
+				v, err := s.gather(t.Context(), waits.Name)
+				if err != nil || v.Wrong != "" {
+					t.Fatalf("%q, %v", v.Wrong, err)
+				}
+				return v.Found != nil
+			}
+			woken := make(chan string, 1000)
+			if err := errors.Join(s.ready.open(func(name string) { woken <- name }), s.ready.add(pav, waits.Name)); err != nil {
+				t.Fatal(err)
+			}
+			go func() { _ = s.ready.run(t.Context()) }()
+			<-woken // it is there
+			if found() {
+				t.Fatal("the volume is found by the word of a pod before")
+			}
+			for began.start.After(s.changed(waits.UID, "ready")) { // the clock of files has a few milliseconds
+				if err := touch(ready); err != nil {
+					t.Fatal(err)
+				}
+			}
+			select {
+			case <-woken:
+			case <-time.After(10 * time.Second):
+				t.Fatal("nobody is told that it was touched")
+			}
+			if !found() {
+				t.Error("the volume is not found")
+			}
+		})
+	}
+}
+
+// hanging is a stage whose volume cannot be checked: each check hangs until the test ends.
+func hanging(t *testing.T, changes ...func(*tarnv1.PavStage)) (*Stages, *tarnv1.PavStage) {
+	t.Helper()
+	of := stage(append(changes, node(tarnv1.StageStaged), func(s *tarnv1.PavStage) {
+		s.Name, s.UID, s.Spec.VolumeName = "stage", "uid-of-stage", "pv-1"
+	})...)
+	reader := reading(t, of)
+	s := &Stages{Config: Config{Folder: t.TempDir(), Now: time.Now, Cached: reader, Live: reader}}
+	if err := os.MkdirAll(s.pav(of.UID), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.writeRecord(of.UID, &record{}); err != nil {
+		t.Fatal(err)
+	}
+	end := make(chan struct{})
+	t.Cleanup(func() { close(end) })
+	look := func() (inspection, error) { <-end; return inspection{}, os.ErrClosed }
+	if _, err := hangguard.Ask(&s.asker, question(theVolume, of), time.Millisecond, look, func(inspection, error) {}); !errors.Is(err, hangguard.ErrNoAnswer) {
+		t.Fatal(err)
+	}
+	return s, of
+}
+
+func TestAServerThatHangsKeepsTheWorkerOfNoStage(t *testing.T) {
+	s, of := hanging(t)
+	if v, err := s.gather(t.Context(), of.Name); !errors.Is(err, hangguard.ErrNoAnswer) || v.Lost != nil {
+		t.Errorf("got %v, lost %v, want that there is no answer, which is no loss", err, v.Lost)
+	}
+	s, of = hanging(t, unused)
+	v, err := s.gather(t.Context(), of.Name)
+	if err != nil {
+		t.Fatalf("a stage that nobody uses: %v", err)
+	}
+	if steps := plan(v); len(steps) == 0 || steps[len(steps)-1].verb != requestEnd {
+		t.Errorf("a stage that nobody uses: %v, want that it ends", steps)
+	}
+}
+
+func TestWhoWaitsForAStageHearsThatItsServerDoesNotAnswer(t *testing.T) {
+	s, of := hanging(t)
+	a := attempt{Stages: s, want: of}
+	if err := a.late(of, context.DeadlineExceeded); !strings.Contains(err.Error(), "the server of volume pv-1 does not answer") {
+		t.Errorf("got %v", err)
 	}
 }

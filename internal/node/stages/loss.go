@@ -98,17 +98,17 @@ func (s *Stages) dead(stage *tarnv1.PavStage, file *os.File) bool {
 	if err != nil {
 		return false
 	}
-	stage = stage.DeepCopy()
+	uid, name := stage.UID, stage.Name
 	size := func() (fs unix.Statfs_t, answer error) {
 		err := raw.Control(func(fd uintptr) { answer = unix.Fstatfs(int(fd), &fs) })
 		return fs, errors.Join(err, answer)
 	}
 	late := func(_ unix.Statfs_t, err error) {
 		if errors.Is(err, unix.ENOTCONN) {
-			s.doubt(stage)
+			s.doubt(uid, name)
 		}
 	}
-	_, err = hangguard.Ask(&s.looks, question(theSize, stage), ServerAnswer, size, late)
+	_, err = hangguard.Ask(&s.asker, question(theSize, stage), ServerAnswer, size, late)
 	return errors.Is(err, unix.ENOTCONN)
 }
 
@@ -120,13 +120,9 @@ func (s *Stages) podLoss(stage *tarnv1.PavStage) *loss {
 	switch pod.Phase {
 	case tarnv1.StagePodFailed, tarnv1.StagePodGone:
 	default:
-		s.mu.Lock()
-		end, known := s.died[pod.UID]
-		s.mu.Unlock()
-		if !known || pod.UID == "" {
+		if message = s.recall(stage.UID).pods[pod.UID].failure; message == "" {
 			return nil
 		}
-		message = end.how
 	}
 	text := "the staging pod ended"
 	if message != "" {
@@ -146,8 +142,8 @@ func recoveryOf(stage *tarnv1.PavStage) tarnv1.StageRecovery {
 // attemptOf is the attempt of the staging pod in status.pod.
 func attemptOf(stage *tarnv1.PavStage) int32 { return max(stage.Status.Pod.Attempt, 1) }
 
-// followed says whether a lost volume has a new staging pod that may make it available.
-func followed(stage *tarnv1.PavStage) bool {
+// restaging says whether a lost volume has a new staging pod that may make it available.
+func restaging(stage *tarnv1.PavStage) bool {
 	l := stage.Status.Node.Loss
 	return l != nil && !l.Spent(attemptOf(stage)) && stage.Status.Pod.Phase != tarnv1.StagePodGone
 }

@@ -19,24 +19,24 @@ const detachAfter = 30 * time.Second
 type verb int
 
 const (
-	makeFolder      verb = iota + 1 // make the stage's folder
-	watchReady                      // watch for /pav/ready
-	ignoreReady                     // stop watching for it
-	markWaiting                     // set phase Waiting
-	markStaged                      // write the record, set phase Staged
-	markLost                        // record a loss
-	clearFolder                     // set aside the lost attempt's files, record that
-	markUnmended                    // record that an attempt to stage again has failed
-	markMended                      // write the record, mount again, set phase Staged
-	markFailed                      // set phase Failed with the message
-	markUse                         // record whether the ending stage is still mounted
-	requestEnd                      // delete the PavStage if it is unchanged
-	unmount                         // unmount the targets and all below the directory
-	detach                          // the same, but detach busy mounts
-	markUnmounted                   // clear /pav/error, set phase Unmounted
-	tellUnstaging                   // pass on the error text of a failed unstaging pod
-	removeFolder                    // remove the directory
-	removeFinalizer                 // release the PavStage
+	makeFolder        verb = iota + 1 // make the stage's folder
+	watchReady                        // watch for /pav/ready
+	ignoreReady                       // stop watching for it
+	markWaiting                       // set phase Waiting
+	markStaged                        // write the record, set phase Staged
+	markLost                          // record a loss
+	clearFolder                       // set aside the lost attempt's files, record that
+	markRestageFailed                 // record that an attempt to stage again has failed
+	markRebound                       // write the record, mount again, set phase Staged
+	markFailed                        // set phase Failed with the message
+	reportUse                         // record whether the ending stage is still mounted
+	requestEnd                        // delete the PavStage if it is unchanged
+	unmount                           // unmount the targets and all below the directory
+	detach                            // the same, but detach busy mounts
+	markUnmounted                     // clear /pav/error, set phase Unmounted
+	reportUnstaging                   // pass on the error text of a failed unstaging pod
+	removeFolder                      // remove the directory
+	removeFinalizer                   // release the PavStage
 )
 
 // action is a verb with its object.
@@ -58,9 +58,7 @@ func plan(v View) []action {
 	}
 	node := v.Stage.Status.Node
 	switch {
-	case node.Phase == tarnv1.StageFailed, node.Phase == tarnv1.StageUnmounted:
-		return []action{{verb: ignoreReady}, {verb: requestEnd}}
-	case unwanted(v.Stage, v.Held):
+	case node.Phase == tarnv1.StageFailed, node.Phase == tarnv1.StageUnmounted, unwanted(v.Stage, v.Publishing):
 		return []action{{verb: ignoreReady}, {verb: requestEnd}}
 	case node.Phase == tarnv1.StageStaged:
 		return planStaged(v)
@@ -73,8 +71,8 @@ func plan(v View) []action {
 // unwanted says that no call or target uses a stage and none is expected. A stage begun ahead of
 // the kubelet's call waits for that call. If the call does not come, the stage controller ends the
 // stage.
-func unwanted(stage *tarnv1.PavStage, held bool) bool {
-	return len(stage.Status.Node.Targets) == 0 && !held && !stage.Awaited()
+func unwanted(stage *tarnv1.PavStage, publishing bool) bool {
+	return len(stage.Status.Node.Targets) == 0 && !publishing && !stage.Awaited()
 }
 
 // planStaged reports a loss. If a correct volume has replaced the staged one, it is mounted at
@@ -86,7 +84,7 @@ func planStaged(v View) []action {
 	case v.Lost.reason == rebooted:
 		return fail(lostMessage(v.Lost.message))
 	case v.Lost.reason == tarnv1.ReasonMountReplaced && recoveryOf(v.Stage) != tarnv1.RecoveryNone:
-		return []action{{verb: ignoreReady}, {verb: markMended, record: v.Found, loss: v.Lost}}
+		return []action{{verb: ignoreReady}, {verb: markRebound, record: v.Found, loss: v.Lost}}
 	}
 	return []action{{verb: ignoreReady}, {verb: markLost, loss: v.Lost}}
 }
@@ -101,14 +99,14 @@ func planLost(v View) []action {
 		return []action{{verb: ignoreReady}}
 	case pod.Phase == tarnv1.StagePodGone && lost.Cleared < attemptOf(v.Stage):
 		return []action{{verb: ignoreReady}, {verb: clearFolder}}
-	case !followed(v.Stage):
+	case !restaging(v.Stage):
 		return []action{{verb: ignoreReady}}
 	case pod.Phase == tarnv1.StagePodFailed:
-		return []action{{verb: ignoreReady}, {verb: markUnmended, message: podFailure(v.PodError, pod.Message)}}
+		return []action{{verb: ignoreReady}, {verb: markRestageFailed, message: podFailure(v.PodError, pod.Message)}}
 	case v.Wrong != "":
-		return []action{{verb: ignoreReady}, {verb: markUnmended, message: "Staging failed: " + v.Wrong}}
+		return []action{{verb: ignoreReady}, {verb: markRestageFailed, message: "Staging failed: " + v.Wrong}}
 	case v.Found != nil:
-		return []action{{verb: ignoreReady}, {verb: markMended, record: v.Found}}
+		return []action{{verb: ignoreReady}, {verb: markRebound, record: v.Found}}
 	}
 	return []action{{verb: watchReady}}
 }
@@ -163,7 +161,7 @@ func planEnd(v View) []action {
 		return actions
 	}
 	if told := v.Stage.Status.Node.InUse; v.InUse != nil && !ptr.Equal(told, v.InUse) {
-		actions = append(actions, action{verb: markUse, used: v.InUse})
+		actions = append(actions, action{verb: reportUse, used: v.InUse})
 	}
 	release := unmount
 	if !v.BusySince.IsZero() && v.Now.Sub(v.BusySince) >= detachAfter {

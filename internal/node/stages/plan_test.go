@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	words "tarn.dev/tarn/internal/volume"
 )
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -65,7 +66,7 @@ func TestTheNextStepOfAStageIs(t *testing.T) {
 		want []verb
 	}{
 		"nothing when it is gone":                            {View{}, nil},
-		"its folder and a watch when it is new":              {View{Stage: stage(node("")), Held: true}, []verb{makeFolder, watchReady}},
+		"its folder and a watch when it is new":              {View{Stage: stage(node("")), Publishing: true}, []verb{makeFolder, watchReady}},
 		"a watch when the folder is there":                   {View{Stage: stage(pod(tarnv1.StagePodRunning)), Folder: true}, []verb{watchReady}},
 		"the same before the controller has seen it":         {View{Stage: stage(pod("")), Folder: true}, []verb{watchReady}},
 		"its end when nobody uses it any more":               {View{Stage: stage(unused), Folder: true}, ended},
@@ -76,7 +77,7 @@ func TestTheNextStepOfAStageIs(t *testing.T) {
 		"to wait for the call when it is staged ahead":       {View{Stage: stage(unused, ahead, node(tarnv1.StageStaged))}, []verb{ignoreReady}},
 		"its end when what was begun ahead has failed":       {View{Stage: stage(unused, ahead, node(tarnv1.StageFailed))}, ended},
 		"its end when it was begun ahead and used":           {View{Stage: stage(unused, ahead, taken, node(tarnv1.StageStaged))}, ended},
-		"to wait while a publish call is about to use it":    {View{Stage: stage(unused), Held: true, Folder: true}, []verb{watchReady}},
+		"to wait while a publish call is about to use it":    {View{Stage: stage(unused), Publishing: true, Folder: true}, []verb{watchReady}},
 		"Staged when the volume is right":                    {View{Stage: stage(pod(tarnv1.StagePodSucceeded)), Folder: true, Found: &record{}}, []verb{ignoreReady, markStaged}},
 		"failure when the volume is wrong":                   {View{Stage: stage(pod(tarnv1.StagePodSucceeded)), Folder: true, Wrong: "no"}, failed},
 		"failure when the pod has failed":                    {View{Stage: stage(pod(tarnv1.StagePodFailed)), Folder: true, PodError: "no"}, failed},
@@ -84,24 +85,24 @@ func TestTheNextStepOfAStageIs(t *testing.T) {
 		"nothing more when it is staged":                     {View{Stage: stage(node(tarnv1.StageStaged)), Folder: true}, []verb{ignoreReady}},
 		"failure when what was staged is lost":               {View{Stage: stage(node(tarnv1.StageStaged)), Lost: &loss{rebooted, "gone"}}, failed},
 		"a loss told when the mount is gone":                 {View{Stage: stage(node(tarnv1.StageStaged)), Lost: &loss{tarnv1.ReasonMountGone, "gone"}}, []verb{ignoreReady, markLost}},
-		"what has taken its place bound at once":             {View{Stage: stage(node(tarnv1.StageStaged)), Lost: &loss{tarnv1.ReasonMountReplaced, "other"}, Found: &record{}}, []verb{ignoreReady, markMended}},
+		"what has taken its place bound at once":             {View{Stage: stage(node(tarnv1.StageStaged)), Lost: &loss{tarnv1.ReasonMountReplaced, "other"}, Found: &record{}}, []verb{ignoreReady, markRebound}},
 		"only told of where that is all that is wanted":      {View{Stage: stage(node(tarnv1.StageStaged), told), Lost: &loss{tarnv1.ReasonMountReplaced, "other"}, Found: &record{}}, []verb{ignoreReady, markLost}},
 		"nothing more where that is all that is wanted":      {View{Stage: stage(lost(1, 0), told, pod(tarnv1.StagePodGone))}, []verb{ignoreReady}},
 		"to wait until the lost one's pod is gone":           {View{Stage: stage(lost(1, 0), pod(tarnv1.StagePodRunning))}, []verb{ignoreReady}},
 		"its folder cleared when the pod is gone":            {View{Stage: stage(lost(1, 0), pod(tarnv1.StagePodGone))}, []verb{ignoreReady, clearFolder}},
 		"to wait for the next pod when it is clear":          {View{Stage: stage(lost(1, 1), pod(tarnv1.StagePodGone))}, []verb{ignoreReady}},
 		"a watch when the next pod runs":                     {View{Stage: stage(lost(1, 1), second, pod(tarnv1.StagePodRunning))}, []verb{watchReady}},
-		"bound anew when the next pod has made it":           {View{Stage: stage(lost(1, 1), second, pod(tarnv1.StagePodRunning)), Found: &record{}}, []verb{ignoreReady, markMended}},
-		"the failure of the next pod counted":                {View{Stage: stage(lost(1, 1), second, pod(tarnv1.StagePodFailed)), PodError: "no"}, []verb{ignoreReady, markUnmended}},
-		"a wrong volume of the next pod counted":             {View{Stage: stage(lost(1, 1), second, pod(tarnv1.StagePodSucceeded)), Wrong: "no"}, []verb{ignoreReady, markUnmended}},
+		"bound anew when the next pod has made it":           {View{Stage: stage(lost(1, 1), second, pod(tarnv1.StagePodRunning)), Found: &record{}}, []verb{ignoreReady, markRebound}},
+		"the failure of the next pod counted":                {View{Stage: stage(lost(1, 1), second, pod(tarnv1.StagePodFailed)), PodError: "no"}, []verb{ignoreReady, markRestageFailed}},
+		"a wrong volume of the next pod counted":             {View{Stage: stage(lost(1, 1), second, pod(tarnv1.StagePodSucceeded)), Wrong: "no"}, []verb{ignoreReady, markRestageFailed}},
 		"to wait for the end of the next pod after that":     {View{Stage: stage(lost(1, 1), second, spent(2), pod(tarnv1.StagePodFailed))}, []verb{ignoreReady}},
 		"its folder cleared after the next pod":              {View{Stage: stage(lost(1, 1), second, spent(2), pod(tarnv1.StagePodGone))}, []verb{ignoreReady, clearFolder}},
 		"its folder cleared after one that vanished":         {View{Stage: stage(lost(1, 1), second, pod(tarnv1.StagePodGone))}, []verb{ignoreReady, clearFolder}},
 		"its end when a lost one has lost its last target":   {View{Stage: stage(lost(1, 0), unused)}, ended},
 		"its end after a crash between failure and end":      {View{Stage: stage(node(tarnv1.StageFailed))}, ended},
 		"to wait for the staging pod when it ends":           {View{Stage: stage(ending(0), pod(tarnv1.StagePodRunning))}, []verb{ignoreReady}},
-		"its use told when somebody has deleted it":          {View{Stage: stage(ending(0), pod(tarnv1.StagePodRunning)), InUse: ptr.To(true)}, []verb{ignoreReady, markUse}},
-		"its use told when that is over":                     {View{Stage: stage(ending(0), pod(tarnv1.StagePodRunning), inUse), InUse: ptr.To(false)}, []verb{ignoreReady, markUse}},
+		"its use told when somebody has deleted it":          {View{Stage: stage(ending(0), pod(tarnv1.StagePodRunning)), InUse: ptr.To(true)}, []verb{ignoreReady, reportUse}},
+		"its use told when that is over":                     {View{Stage: stage(ending(0), pod(tarnv1.StagePodRunning), inUse), InUse: ptr.To(false)}, []verb{ignoreReady, reportUse}},
 		"nothing more when its use is told":                  {View{Stage: stage(ending(0), pod(tarnv1.StagePodRunning), inUse), InUse: ptr.To(true)}, []verb{ignoreReady}},
 		"unmounted when the staging pod is gone":             {View{Stage: stage(ending(0), pod(tarnv1.StagePodStopped), node(tarnv1.StageStaged)), Folder: true}, []verb{ignoreReady, unmount, markUnmounted}},
 		"unmounted though unstaging has begun":               {View{Stage: stage(ending(0), pod(tarnv1.StagePodUnstaging), node(tarnv1.StageFailed)), Folder: true}, []verb{ignoreReady, unmount, markUnmounted}},
@@ -163,5 +164,46 @@ func TestTheVolumesNameIsReadFromTheTarget(t *testing.T) {
 		if name != want || found != (want != "") {
 			t.Errorf("%s: %q, want %q", target, name, want)
 		}
+	}
+}
+
+func TestTheWordOfAnUnstagingPodIsHandedOnWhenItHasFailed(t *testing.T) {
+	attempt := func(s *tarnv1.PavStage) {
+		s.Status.Pod.Namespace, s.Status.Pod.Name, s.Status.Pod.UID = "ns", "pav-unstaging-7-2", "7"
+		s.Status.Pod.NextAttemptTime = &metav1.Time{Time: now}
+	}
+	said := func(pod, text string) func(*tarnv1.PavStage) {
+		return func(s *tarnv1.PavStage) {
+			s.Status.Node.Message = words.UnstagingWord(tarnv1.PavStagePodStatus{Namespace: "ns", Name: pod}, text)
+		}
+	}
+	for name, test := range map[string]struct {
+		changes []func(*tarnv1.PavStage)
+		text    string
+		want    string // of what is written
+		writes  bool
+	}{
+		"it is told":                        {nil, "held", "unstaging pod ns/pav-unstaging-7-2 failed: held", true},
+		"once":                              {[]func(*tarnv1.PavStage){said("pav-unstaging-7-2", "held")}, "held", "", false},
+		"a pod that writes nothing":         {nil, "", "", false},
+		"after one that wrote something":    {[]func(*tarnv1.PavStage){said("pav-unstaging-7-1", "held")}, "", "", true},
+		"one that runs":                     {[]func(*tarnv1.PavStage){func(s *tarnv1.PavStage) { s.Status.Pod.NextAttemptTime = nil }}, "held", "", false},
+		"one that was refused":              {[]func(*tarnv1.PavStage){func(s *tarnv1.PavStage) { s.Status.Pod.Name, s.Status.Pod.UID = "", "" }}, "held", "", false},
+		"one of somebody else":              {[]func(*tarnv1.PavStage){func(s *tarnv1.PavStage) { s.Status.Pod.UID = "" }}, "held", "", false},
+		"what was said of staging is kept":  {[]func(*tarnv1.PavStage){func(s *tarnv1.PavStage) { s.Status.Node.Message = "Staging pod failed: no bucket" }}, "", "", false},
+		"and gives way to what comes later": {[]func(*tarnv1.PavStage){func(s *tarnv1.PavStage) { s.Status.Node.Message = "Staging pod failed: no bucket" }}, "held", "unstaging pod ns/pav-unstaging-7-2 failed: held", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := stage(append([]func(*tarnv1.PavStage){node(tarnv1.StageUnmounted), pod(tarnv1.StagePodUnstaging), ending(time.Second), attempt}, test.changes...)...)
+			got, writes := "", false
+			for _, a := range plan(View{Stage: s, Folder: true, PodError: test.text, Now: now}) {
+				if a.verb == reportUnstaging {
+					got, writes = a.message, true
+				}
+			}
+			if got != test.want || writes != test.writes {
+				t.Errorf("writes %q (%t), want %q (%t)", got, writes, test.want, test.writes)
+			}
+		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/node/hangguard"
 	"tarn.dev/tarn/internal/node/mounts"
 	words "tarn.dev/tarn/internal/volume"
@@ -46,17 +47,14 @@ type Request struct {
 // After a final error the kubelet forgets the target; after any other error it will unpublish it.
 // So nothing of the target may be left before a final error.
 func (s *Stages) Publish(ctx context.Context, r Request) error {
-	if !mounts.Inside(r.Target, s.KubeletFolder) || r.Target == s.KubeletFolder {
-		return status.Errorf(codes.InvalidArgument, "target %s is not in the kubelet's directory %s; set the node agent's --kubelet-dir to the kubelet's root directory", r.Target, s.KubeletFolder)
-	}
-	unlock, ok := s.targets.TryLock(r.Target)
-	if !ok {
-		return status.Errorf(codes.Aborted, "another call for target %s is under way", r.Target)
+	unlock, err := s.lockTarget(r.Target)
+	if err != nil {
+		return err
 	}
 	defer unlock()
 	waiting, cancel := context.WithTimeout(ctx, publishWait)
 	defer cancel()
-	err := s.publish(waiting, r)
+	err = s.publish(waiting, r)
 	if err == nil || !final(err) {
 		return err
 	}
@@ -125,10 +123,10 @@ type attempt struct {
 
 func (a *attempt) run(ctx context.Context) error {
 	name := a.want.Name
-	release := a.held.Hold(name)
-	defer func() { release(); a.wakeUp(name) }() // the worker ends an unused stage
+	release := a.publishing.Hold(name)
+	defer func() { release(); a.queue.add(name) }() // the worker ends an unused stage
 	var end func()
-	a.sub, end = a.hub.subscribe(name)
+	a.sub, end = a.calls.subscribe(name)
 	defer end()
 	a.joined = map[types.UID]bool{}
 	held := time.NewTimer(heldWait)
@@ -218,7 +216,7 @@ func (a *attempt) create(ctx context.Context) (*tarnv1.PavStage, error) {
 	stage := a.want.DeepCopy()
 	err := a.Writer.Create(ctx, stage)
 	if apierrors.IsAlreadyExists(err) {
-		return a.live(ctx)
+		return a.liveStage(ctx, a.want.Name)
 	}
 	if err != nil {
 		return nil, status.Errorf(codes.Unavailable, "create PavStage %s: %v", stage.Name, err)
@@ -229,14 +227,14 @@ func (a *attempt) create(ctx context.Context) (*tarnv1.PavStage, error) {
 	return stage, nil
 }
 
-// live reads the stage from the API server; nil if it does not exist.
-func (a *attempt) live(ctx context.Context) (*tarnv1.PavStage, error) {
-	return a.liveStage(ctx, a.want.Name)
+// liveStage reads a stage from the API server; nil if it does not exist.
+func (s *Stages) liveStage(ctx context.Context, name string) (*tarnv1.PavStage, error) {
+	return readStage(ctx, s.Live, name)
 }
 
-func (s *Stages) liveStage(ctx context.Context, name string) (*tarnv1.PavStage, error) {
+func readStage(ctx context.Context, reader client.Reader, name string) (*tarnv1.PavStage, error) {
 	stage := &tarnv1.PavStage{}
-	err := s.Live.Get(ctx, client.ObjectKey{Name: name}, stage)
+	err := reader.Get(ctx, client.ObjectKey{Name: name}, stage)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -248,7 +246,7 @@ func (s *Stages) liveStage(ctx context.Context, name string) (*tarnv1.PavStage, 
 
 // addTarget records the target, unless the stage has changed since it was read.
 func (a *attempt) addTarget(ctx context.Context, known *tarnv1.PavStage) (*tarnv1.PavStage, error) {
-	if err := a.keepUse(known.UID, a.request.Target, use{PodRef: a.request.Pod, ReadOnly: a.request.ReadOnly}); err != nil {
+	if err := a.writeUse(known.UID, a.request.Target, use{PodRef: a.request.Pod, ReadOnly: a.request.ReadOnly}); err != nil {
 		return nil, status.Errorf(codes.Unavailable, "record which pod the target is for: %v", err)
 	}
 	stage := known.DeepCopy()
@@ -262,7 +260,7 @@ func (a *attempt) addTarget(ctx context.Context, known *tarnv1.PavStage) (*tarnv
 		a.noteGone(known) // its event may have come before what was kept for it just now
 	}
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return a.live(ctx)
+		return a.liveStage(ctx, a.want.Name)
 	}
 	if err != nil {
 		return nil, status.Errorf(codes.Unavailable, "record the target in PavStage %s: %v", stage.Name, err)
@@ -274,7 +272,7 @@ func (a *attempt) addTarget(ctx context.Context, known *tarnv1.PavStage) (*tarnv
 func (s *Stages) patchStatus(ctx context.Context, old, changed *tarnv1.PavStage) error {
 	err := s.Writer.Status().Patch(ctx, changed, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
 	if err == nil {
-		s.hub.tell(changed) // a call that waits for this need not wait for its event too
+		s.calls.tell(changed) // a call that waits for this need not wait for its event too
 	}
 	return err
 }
@@ -284,13 +282,12 @@ func (s *Stages) patchStatus(ctx context.Context, old, changed *tarnv1.PavStage)
 func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (mounted bool, err error) {
 	unlock := s.folders.Lock(string(stage.UID))
 	defer unlock()
-	current := &tarnv1.PavStage{}
-	err = s.Cached.Get(ctx, client.ObjectKey{Name: stage.Name}, current)
-	if apierrors.IsNotFound(err) || err == nil && current.UID == stage.UID && deleting(current) {
-		return false, nil // the worker may have unmounted all of it already
-	}
+	current, err := readStage(ctx, s.Cached, stage.Name)
 	if err != nil {
-		return false, status.Errorf(codes.Unavailable, "read PavStage %s: %v", stage.Name, err)
+		return false, err
+	}
+	if current == nil || current.UID == stage.UID && deleting(current) {
+		return false, nil // the worker may have unmounted all of it already
 	}
 	volume, _, lost, err := s.open(stage)
 	if errors.Is(err, hangguard.ErrNoAnswer) {
@@ -303,7 +300,7 @@ func (s *Stages) mount(ctx context.Context, stage *tarnv1.PavStage, r Request) (
 		defer func() { _ = volume.File.Close() }()
 	}
 	if lost != nil {
-		s.doubt(stage) // the worker handles it; this call waits for the result
+		s.doubt(stage.UID, stage.Name) // the worker handles it; this call waits for the result
 		return false, nil
 	}
 	if err := mounts.EnsureBind(s.Mounts, volume.File, r.Target, r.ReadOnly || stage.Spec.ReadOnly); err != nil {
@@ -321,10 +318,9 @@ func noAnswer(stage *tarnv1.PavStage) string {
 // lose marks a stage whose volume is lost as failed. The worker then ends it, so that the volume
 // can be staged again.
 func (s *Stages) lose(ctx context.Context, stage *tarnv1.PavStage, why string) error {
-	changed := stage.DeepCopy()
-	changed.Status.Node.Phase = tarnv1.StageFailed
-	changed.Status.Node.Message = lostMessage(why)
-	err := s.patchStatus(ctx, stage, changed)
+	err := s.setNode(ctx, stage.DeepCopy(), func(n *tarnv1.PavStageNodeStatus) {
+		n.Phase, n.Message = tarnv1.StageFailed, lostMessage(why)
+	})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil // it has changed; the next step reads its new state
 	}
@@ -345,7 +341,7 @@ func (a *attempt) late(known *tarnv1.PavStage, cause error) error {
 		text = "waiting for " + describe(known)
 		if deleting(known) {
 			text = "waiting for the end of an earlier stage: " + describe(known)
-		} else if a.looks.Overdue(lookAt(known)) {
+		} else if a.asker.Overdue(question(theVolume, known)) {
 			text += ": " + noAnswer(known)
 		}
 	}
@@ -353,4 +349,24 @@ func (a *attempt) late(known *tarnv1.PavStage, cause error) error {
 		return status.Error(codes.Canceled, text)
 	}
 	return status.Error(codes.Unavailable, text)
+}
+
+// checkClaim rejects a first pod on a claim that is being deleted, as the stage shows. Usually the
+// scheduler has rejected the pod already. It has not if it decided before the deletion, or if the
+// pod names its node. A pod that has ever started is served: the claim is kept for it, and the node
+// may be restarting under it.
+func (a *attempt) checkClaim(ctx context.Context, stage *tarnv1.PavStage) error {
+	ref := a.request.Pod
+	if a.claim == nil || a.claim.UID == "" || stage.Status.Pod.ClaimDeleted != a.claim.UID || ref.Name == "" {
+		return nil // the kubelet mounts no volume without a claim, and says whose it is
+	}
+	pod, err := kube.Get(ctx, a.Live, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.Pod{})
+	if err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	if pod != nil && pod.UID == ref.UID && words.Started(pod) {
+		return nil
+	}
+	return status.Errorf(codes.FailedPrecondition, "can't start pod %s/%s because it's using claim %s/%s that is being deleted",
+		ref.Namespace, ref.Name, a.claim.Namespace, a.claim.Name)
 }

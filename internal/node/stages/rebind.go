@@ -34,11 +34,11 @@ func (s *Stages) rebind(ctx context.Context, stage *tarnv1.PavStage, volume *os.
 			return nil, fmt.Errorf("mount volume %s again at %s: %w", stage.Spec.VolumeName, target, err)
 		}
 	}
-	left := slices.Clone(again.Mending.Left)
+	left := slices.Clone(again.Rebinding.Left)
 	for _, l := range left {
 		log.FromContext(ctx).Info("a mount still shows the lost volume", "pod", l.PodUID, "path", l.Path, "subPath of container", l.Container, "because", l.Message)
 	}
-	if !again.Mending.Exchanged {
+	if !again.Rebinding.Exchanged {
 		return left, nil
 	}
 	for _, pod := range podsOf(stage.Status.Node.Targets) {
@@ -88,7 +88,7 @@ func (s *Stages) rebindTarget(stage *tarnv1.PavStage, target string, volume *os.
 		// server.
 		defer func() { go func() { _ = pin.Close() }() }()
 	}
-	e := exchange{looks: &s.looks, old: old, below: mounts.Under(table, target), target: mounts.Real(target), volume: volume}
+	e := exchange{asker: &s.asker, old: old, below: mounts.Under(table, target), target: mounts.Real(target), volume: volume}
 	if pin == nil {
 		return s.Mounts.Replace(volume, target, readOnly)
 	}
@@ -121,11 +121,11 @@ func (s *Stages) exchangeCopies(stage *tarnv1.PavStage, e exchange, target strin
 		}
 		left = append(left, running...)
 	}
-	others := slices.DeleteFunc(slices.Clone(again.Mending.Left), func(l tarnv1.StageLeft) bool { return slices.Contains(pods, l.PodUID) })
-	if len(left) == 0 && len(others) == len(again.Mending.Left) {
+	others := slices.DeleteFunc(slices.Clone(again.Rebinding.Left), func(l tarnv1.StageLeft) bool { return slices.Contains(pods, l.PodUID) })
+	if len(left) == 0 && len(others) == len(again.Rebinding.Left) {
 		return nil
 	}
-	again.Mending.Left = append(others, left...)
+	again.Rebinding.Left = append(others, left...)
 	return s.writeRecord(stage.UID, again)
 }
 
@@ -151,15 +151,15 @@ func (s *Stages) exchangeSubPaths(stage *tarnv1.PavStage, e exchange, pod types.
 			continue
 		}
 		err := e.with(m, func(part *os.File) error { return s.Mounts.Replace(part, m.Point, m.ReadOnly) })
-		if err != nil && s.replaceByNothing(stage.UID, m.Point) != nil {
+		if err != nil && s.replaceByEmpty(stage.UID, m.Point) != nil {
 			left = append(left, tarnv1.StageLeft{PodUID: pod, Container: filepath.Base(container), Message: err.Error()})
 		}
 	}
 	return left, nil
 }
 
-// replaceByNothing mounts an empty directory, read-only, in the place of a mount.
-func (s *Stages) replaceByNothing(stage types.UID, point string) error {
+// replaceByEmpty mounts an empty directory, read-only, in the place of a mount.
+func (s *Stages) replaceByEmpty(stage types.UID, point string) error {
 	path := filepath.Join(s.folder(stage), "empty")
 	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -174,8 +174,8 @@ func (s *Stages) replaceByNothing(stage types.UID, point string) error {
 
 // exchange replaces a lost volume with another.
 type exchange struct {
-	// looks asks the servers on the paths to the mounts.
-	looks *hangguard.Asker
+	// asker limits queries to the servers on the paths to the mounts.
+	asker *hangguard.Asker
 	// old is the lost volume's mount at the target, under any mounts there.
 	old    mounts.Mount
 	below  []mounts.Mount
@@ -219,7 +219,7 @@ func (e exchange) one(c procns.Container, m mounts.Mount) error {
 			return fmt.Errorf("%s is mounted below it and would be lost with it", other.Point)
 		}
 	}
-	return e.with(m, func(part *os.File) error { return c.Replace(e.looks, ServerAnswer, m, part) })
+	return e.with(m, func(part *os.File) error { return c.Replace(e.asker, ServerAnswer, m, part) })
 }
 
 // with opens the part of the volume that replaces a mount of the lost one.
@@ -275,13 +275,13 @@ func (e exchange) subPath(path string) (*os.File, error) {
 		return sub, errors.Join(err, answer)
 	}
 	key := "subPath " + e.target + " " + path
-	sub, err := hangguard.Ask(e.looks, key, ServerAnswer, ask, func(late *os.File, err error) {
+	sub, err := hangguard.Ask(e.asker, key, ServerAnswer, ask, func(late *os.File, err error) {
 		if err == nil {
 			_ = late.Close()
 		}
 	})
 	if errors.Is(err, hangguard.ErrNoAnswer) {
-		e.looks.Forget(key) // its duration does not matter
+		e.asker.Forget(key) // its duration does not matter
 		return nil, fmt.Errorf("the server of the volume staged again does not answer for its subPath %s: %w", path, err)
 	}
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
@@ -57,7 +58,7 @@ func TestATargetThatACallHasMountedIsBoundAnewBeforeTheCallReturns(t *testing.T)
 			s := &Stages{Config: Config{Mounts: f, KubeletFolder: dir}}
 			defer s.targets.Lock(target)()
 			restarted := stage(func(s *tarnv1.PavStage) { s.Status.Pod.Recovery = tarnv1.RecoveryRestartConsumers })
-			if err := s.rebindTarget(restarted, target, volume, &record{Mending: &mending{}}); err != nil {
+			if err := s.rebindTarget(restarted, target, volume, &record{Rebinding: &rebinding{}}); err != nil {
 				t.Fatal(err)
 			}
 			if !slices.Equal(f.replaced, c.want) {
@@ -96,12 +97,13 @@ func TestNothingIsRememberedOfAStageThatIsGone(t *testing.T) {
 	}
 	defer func() { _ = s.ready.watcher.Close() }()
 	gone := stage(func(s *tarnv1.PavStage) { s.UID, s.Status.Pod.UID = "gone", "third" })
-	s.died["first"], s.died["third"], s.died["other"] = death{stage: "gone"}, death{stage: "gone"}, death{stage: "other"}
-	s.ended["second"] = "gone"
-	s.trusted["gone"] = watched{}
+	for _, end := range []struct{ stage, pod types.UID }{{"gone", "first"}, {"gone", "third"}, {"other", "second"}} {
+		s.learnEnd(end.stage, end.pod, func(e *podEnd) { e.failure = "killed" })
+	}
+	s.learn("gone", func(k *knowledge) { k.checked = &checked{} })
 	s.forget(gone)
-	if len(s.died) != 1 || len(s.ended) != 0 || len(s.trusted) != 0 {
-		t.Errorf("left are %v, %v, %v", s.died, s.ended, s.trusted)
+	if k := s.recall("gone"); len(k.pods) != 0 || k.checked != nil || len(s.known) != 1 {
+		t.Errorf("left are %+v", s.known)
 	}
 }
 

@@ -35,13 +35,13 @@ type record struct {
 	// Block and Capacity (bytes) are required of the volume.
 	Block    bool  `json:"block,omitempty"`
 	Capacity int64 `json:"capacity"`
-	// Mending is the progress of mounting again after a loss.
-	Mending *mending `json:"mending,omitempty"`
+	// Rebinding is the progress of mounting again after a loss.
+	Rebinding *rebinding `json:"mending,omitempty"` // the field's name in records of earlier releases
 }
 
-// mending is what cannot be found out again once record and mounts are exchanged. A crash, or a
+// rebinding is what cannot be found out again once record and mounts are exchanged. A crash, or a
 // rejected write of the status, makes the agent repeat the work.
-type mending struct {
+type rebinding struct {
 	// Loss is the number of the loss being repaired.
 	Loss int32 `json:"loss"`
 	// Exchanged says that the block device is another than the lost one.
@@ -59,8 +59,8 @@ var errDamaged = errors.New("it is damaged")
 // noRecord says whether there is no usable record.
 func noRecord(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, errDamaged) }
 
-// sight is what was seen as /pav/volume.
-type sight struct {
+// inspection is what was seen as /pav/volume.
+type inspection struct {
 	volume *resultdir.Volume
 	found  *record
 }
@@ -69,18 +69,18 @@ type sight struct {
 // *resultdir.WrongVolumeError says that it is not what the volume needs. The error is
 // hangguard.ErrNoAnswer if its server does not answer; the stage is reconciled again when it does.
 func (s *Stages) inspect(stage *tarnv1.PavStage, block bool, capacity int64) (*resultdir.Volume, *record, error) {
-	name := stage.Name
+	key, name := question(theVolume, stage), stage.Name
 	limit := ServerAnswer
-	if s.looks.Slow(lookAt(stage)) {
+	if s.asker.Slow(key) {
 		limit = slowAnswer
 	}
-	seen, err := hangguard.Ask(&s.looks, lookAt(stage), limit,
-		func() (sight, error) { return s.look(stage.UID, block, capacity) },
-		func(late sight, err error) {
+	seen, err := hangguard.Ask(&s.asker, key, limit,
+		func() (inspection, error) { return s.look(stage.UID, block, capacity) },
+		func(late inspection, err error) {
 			if err == nil {
 				_ = late.volume.File.Close()
 			}
-			s.wakeUp(name)
+			s.queue.add(name)
 		})
 	if errors.Is(err, hangguard.ErrNoAnswer) {
 		err = fmt.Errorf("%s: %w", noAnswer(stage), err)
@@ -88,29 +88,31 @@ func (s *Stages) inspect(stage *tarnv1.PavStage, block bool, capacity int64) (*r
 	return seen.volume, seen.found, err
 }
 
-// lookAt is the key of checks of a stage's volume. A check that hangs says nothing about the volume
-// of the next staging pod.
-func lookAt(stage *tarnv1.PavStage) string { return question("look", stage) }
+// What the server of a volume is asked: what the volume is, and its size, which shows whether the
+// server has ended.
+const (
+	theVolume = "volume"
+	theSize   = "size"
+)
 
-// theSize is the query that shows whether a server has ended.
-const theSize = "size"
-
+// question is the key of a query. One that hangs says nothing about the volume of the next staging
+// pod.
 func question(kind string, stage *tarnv1.PavStage) string {
 	return fmt.Sprintf("%s %s %d", kind, stage.UID, attemptOf(stage))
 }
 
-func (s *Stages) look(uid types.UID, block bool, capacity int64) (sight, error) {
+func (s *Stages) look(uid types.UID, block bool, capacity int64) (inspection, error) {
 	volume, err := resultdir.OpenVolume(s.folder(uid), block, capacity)
 	if err != nil {
-		return sight{}, err
+		return inspection{}, err
 	}
 	found, err := s.describeVolume(uid, volume)
 	if err != nil {
 		_ = volume.File.Close()
-		return sight{}, err
+		return inspection{}, err
 	}
 	found.Block, found.Capacity = block, capacity
-	return sight{volume, found}, nil
+	return inspection{volume, found}, nil
 }
 
 func (s *Stages) describeVolume(uid types.UID, volume *resultdir.Volume) (*record, error) {

@@ -24,12 +24,9 @@ const (
 // Unpublish removes the volume from the target. After the last target of a stage it unstages the
 // volume, and returns only then, so that the pod does not finish earlier. Errors are gRPC statuses.
 func (s *Stages) Unpublish(ctx context.Context, target string) error {
-	if !mounts.Inside(target, s.KubeletFolder) || target == s.KubeletFolder {
-		return status.Errorf(codes.InvalidArgument, "target %s is not in the kubelet's directory %s; set the node agent's --kubelet-dir to the kubelet's root directory", target, s.KubeletFolder)
-	}
-	unlock, ok := s.targets.TryLock(target)
-	if !ok {
-		return status.Errorf(codes.Aborted, "another call for target %s is under way", target)
+	unlock, err := s.lockTarget(target)
+	if err != nil {
+		return err
 	}
 	defer unlock()
 	wait := unpublishWait
@@ -56,10 +53,10 @@ func (s *Stages) release(ctx context.Context, target string, wait bool) error {
 		return err
 	}
 	if deleting(known) {
-		s.wakeUp(known.Name) // it reports that the target is no longer mounted
+		s.queue.add(known.Name) // it reports that the target is no longer mounted
 	}
 	uid := known.UID
-	sub, end := s.hub.subscribe(known.Name)
+	sub, end := s.calls.subscribe(known.Name)
 	defer end()
 	for {
 		changed := sub.next()
@@ -70,7 +67,7 @@ func (s *Stages) release(ctx context.Context, target string, wait bool) error {
 		// A stage that was deleted by another client stays for the pods that use it: see hold.go of
 		// the stage controller.
 		if shared := len(known.Status.Node.Targets) > 1; !deleting(known) || shared {
-			done, now, err := s.letGo(ctx, known, target)
+			done, now, err := s.dropTarget(ctx, known, target)
 			if err != nil || done {
 				return err
 			}
@@ -93,13 +90,13 @@ func (s *Stages) release(ctx context.Context, target string, wait bool) error {
 	}
 }
 
-// letGo removes the target from the stage, and is done then. If the stage has no other user, it
+// dropTarget removes the target from the stage, and is done then. If the stage has no other user, it
 // requests the stage's end instead. If it is not done yet, it returns the latest stage.
-func (s *Stages) letGo(ctx context.Context, known *tarnv1.PavStage, target string) (done bool, now *tarnv1.PavStage, err error) {
-	if len(known.Status.Node.Targets) > 1 || s.held.Held(known.Name) {
-		stage := known.DeepCopy()
-		stage.Status.Node.Targets = slices.DeleteFunc(stage.Status.Node.Targets, func(t string) bool { return t == target })
-		err = s.patchStatus(ctx, known, stage)
+func (s *Stages) dropTarget(ctx context.Context, known *tarnv1.PavStage, target string) (done bool, now *tarnv1.PavStage, err error) {
+	if len(known.Status.Node.Targets) > 1 || s.publishing.Held(known.Name) {
+		err = s.setNode(ctx, known.DeepCopy(), func(n *tarnv1.PavStageNodeStatus) {
+			n.Targets = slices.DeleteFunc(n.Targets, func(t string) bool { return t == target })
+		})
 		done = err == nil
 	} else {
 		err = s.requestEnd(ctx, known)
@@ -116,7 +113,5 @@ func (s *Stages) letGo(ctx context.Context, known *tarnv1.PavStage, target strin
 
 // requestEnd deletes the stage, unless it has changed since it was read.
 func (s *Stages) requestEnd(ctx context.Context, stage *tarnv1.PavStage) error {
-	version := stage.ResourceVersion
-	uid := stage.UID
-	return s.Writer.Delete(ctx, stage, client.Preconditions{UID: &uid, ResourceVersion: &version})
+	return s.Writer.Delete(ctx, stage, client.Preconditions{UID: &stage.UID, ResourceVersion: &stage.ResourceVersion})
 }

@@ -4,31 +4,37 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/resultdir"
 )
 
-// watched are the signs, outside the volume itself, that it may be lost.
-type watched struct {
+// checked is a volume that this process has found correct, with the signs outside the volume itself
+// by which to doubt that.
+type checked struct {
 	name string // of the stage
 	// point is where the mount with the volume is; empty if there is none. device and root are
 	// those of the mount.
 	point, device, root string
 	// server says that a process serves the file system.
 	server bool
-	// pod is the staging pod whose processes are watched, see hold.
+	// pod is the staging pod whose processes are watched.
 	pod types.UID
 }
 
 // trust remembers that the volume is the staged one.
 func (s *Stages) trust(stage *tarnv1.PavStage, r *record) error {
-	w := watched{name: stage.Name, point: r.Point, device: r.Device, root: r.Root}
+	w := &checked{name: stage.Name, point: r.Point, device: r.Device, root: r.Root}
 	if r.Point != "" {
 		table, err := s.Mounts.List()
 		if err != nil {
@@ -38,52 +44,44 @@ func (s *Stages) trust(stage *tarnv1.PavStage, r *record) error {
 			w.server = strings.HasPrefix(m.Type, "fuse")
 		}
 	}
-	s.mu.Lock()
-	s.trusted[stage.UID] = w
-	s.mu.Unlock()
-	s.hold(stage)
+	s.learn(stage.UID, func(k *knowledge) { k.checked = w })
+	s.watchPod(stage)
 	return nil
 }
 
-// hold requests a search for the processes of a staging pod that must stay. It does so once each
+// watchPod requests a search for the processes of a staging pod that must stay. It does so once each
 // time the volume is trusted, because the pod may be known only later.
-func (s *Stages) hold(stage *tarnv1.PavStage) {
+func (s *Stages) watchPod(stage *tarnv1.PavStage) {
 	pod := stage.Status.Pod
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w, trusted := s.trusted[stage.UID]
-	if !trusted || pod.UID == "" || w.pod == pod.UID || pod.Phase == tarnv1.StagePodSucceeded {
+	w := s.known[stage.UID].checked
+	if w == nil || pod.UID == "" || w.pod == pod.UID || pod.Phase == tarnv1.StagePodSucceeded {
 		return
 	}
 	w.pod = pod.UID
-	s.trusted[stage.UID] = w
-	s.firsts.want(pod.UID)
-}
-
-func (s *Stages) trusts(uid types.UID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, trusted := s.trusted[uid]
-	return trusted
+	s.processes.want(pod.UID)
 }
 
 // doubt makes the worker check the volume again.
-func (s *Stages) doubt(stage *tarnv1.PavStage) { s.doubtNamed(stage.UID, stage.Name) }
-
-func (s *Stages) doubtNamed(uid types.UID, name string) {
+func (s *Stages) doubt(uid types.UID, name string) {
 	s.mu.Lock()
-	delete(s.trusted, uid)
+	if k, known := s.known[uid]; known {
+		k.checked = nil
+		s.known[uid] = k
+	}
 	s.mu.Unlock()
-	s.wakeUp(name)
+	s.queue.add(name)
 }
 
-func (s *Stages) watching() map[types.UID]watched {
+// watching are the correct volumes on mounts.
+func (s *Stages) watching() map[types.UID]checked {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := make(map[types.UID]watched, len(s.trusted))
-	for uid, w := range s.trusted {
-		if w.point != "" {
-			list[uid] = w
+	list := map[types.UID]checked{}
+	for uid, k := range s.known {
+		if k.checked != nil && k.checked.point != "" {
+			list[uid] = *k.checked
 		}
 	}
 	return list
@@ -144,7 +142,7 @@ func (s *Stages) checkMounts() {
 	}
 	for uid, w := range list {
 		if m, there := top[w.point]; !there || m.Device != w.device || m.Root != w.root {
-			s.doubtNamed(uid, w.name)
+			s.doubt(uid, w.name)
 		}
 	}
 }
@@ -172,7 +170,7 @@ func (s *Stages) watchServers(ctx context.Context) error {
 		case a := <-answers:
 			delete(asked, a.uid)
 			if a.dead {
-				s.doubtNamed(a.uid, a.name)
+				s.doubt(a.uid, a.name)
 			}
 		case <-tick.C:
 			for uid, w := range s.watching() {
@@ -189,6 +187,93 @@ func (s *Stages) watchServers(ctx context.Context) error {
 					}
 				}()
 			}
+		}
+	}
+}
+
+// readyWatch watches for /pav/ready, by inotify, in the directories of stages that wait.
+type readyWatch struct {
+	watcher *fsnotify.Watcher
+	enqueue func(stage string)
+
+	mu    sync.Mutex
+	names map[string]string // pav directory -> stage's name
+}
+
+func (w *readyWatch) open(enqueue func(string)) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return err
+	}
+	w.watcher, w.enqueue, w.names = watcher, enqueue, map[string]string{}
+	return nil
+}
+
+// add begins to watch a directory. If ready exists already, the stage is enqueued at once.
+func (w *readyWatch) add(pav, stage string) error {
+	w.mu.Lock()
+	_, known := w.names[pav]
+	w.names[pav] = stage
+	w.mu.Unlock()
+	if known {
+		return nil
+	}
+	if err := w.watcher.Add(pav); err != nil {
+		w.forget(pav)
+		return err
+	}
+	if resultdir.Ready(pav) {
+		w.enqueue(stage)
+	}
+	return nil
+}
+
+func (w *readyWatch) remove(pav string) {
+	if w.forget(pav) {
+		_ = w.watcher.Remove(pav) // fails only if the directory, and so the watch, was removed
+	}
+}
+
+func (w *readyWatch) forget(pav string) (known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, known = w.names[pav]
+	delete(w.names, pav)
+	return known
+}
+
+// run passes events on until ctx ends.
+func (w *readyWatch) run(ctx context.Context) error {
+	defer func() { _ = w.watcher.Close() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, open := <-w.watcher.Events:
+			if !open {
+				return nil
+			}
+			// A pod may find an existing file, and touch it.
+			if filepath.Base(e.Name) == "ready" && e.Has(fsnotify.Create|fsnotify.Write|fsnotify.Chmod) {
+				w.changed(filepath.Dir(e.Name))
+			}
+		case err, open := <-w.watcher.Errors:
+			if !open {
+				return nil
+			}
+			log.FromContext(ctx).Error(err, "inotify lost events; all waiting stages are checked")
+			w.changed("")
+		}
+	}
+}
+
+// changed enqueues the stage of a directory; an empty path means all of them.
+func (w *readyWatch) changed(pav string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for of, stage := range w.names {
+		if of == pav || pav == "" {
+			w.enqueue(stage)
 		}
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"tarn.dev/tarn/internal/node/nodetest"
 )
 
-// firstsOf gives the first processes of the pod, closed when the test ends.
-func firstsOf(t *testing.T, pods ...types.UID) []*First {
+// initialOf gives the first processes of the pod, closed when the test ends.
+func initialOf(t *testing.T, pods ...types.UID) []*InitialProcess {
 	t.Helper()
-	list, err := Firsts(pods)
+	list, err := InitialProcesses(pods)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestTheEndOfAContainerIsHeardOfFromTheKernel(t *testing.T) {
 			dir := nodetest.Cgroup(t, names.Replace(c.cgroup))
 			cmd := nodetest.StartIn(t, dir, unix.CLONE_NEWPID, c.script)
 			sleeping := awaitChild(t, dir)
-			list := firstsOf(t, "another", podUID)
+			list := initialOf(t, "another", podUID)
 			if len(list) != 1 || list[0].Pod != podUID || list[0].Container != "0abc" {
 				t.Fatalf("found %+v, want the first process of container 0abc", list)
 			}
@@ -75,7 +75,7 @@ func TestTheEndOfAContainerIsHeardOfFromTheKernel(t *testing.T) {
 			if e := <-ended; e != want {
 				t.Errorf("it ended with %+v, want %+v", e, want)
 			}
-			if left := firstsOf(t, podUID); len(left) != 0 {
+			if left := initialOf(t, podUID); len(left) != 0 {
 				t.Errorf("found %+v of a pod that has ended", left)
 			}
 		})
@@ -122,7 +122,7 @@ func TestProcessesThatAreNotTheFirstAreLeftOut(t *testing.T) {
 		nodetest.StartIn(t, dir, c.flags, c.script)
 		awaitChild(t, dir)
 	}
-	if list := firstsOf(t, podUID); len(list) != 0 {
+	if list := initialOf(t, podUID); len(list) != 0 {
 		t.Errorf("found %+v", list)
 	}
 }
@@ -130,7 +130,7 @@ func TestProcessesThatAreNotTheFirstAreLeftOut(t *testing.T) {
 func TestAFirstThatIsClosedIsWaitedForNoMore(t *testing.T) {
 	podUID := uuid.NewUUID()
 	nodetest.StartIn(t, nodetest.Cgroup(t, "kubepods/pod"+string(podUID)+"/0abc"), unix.CLONE_NEWPID, "sleep 100")
-	list := firstsOf(t, podUID)
+	list := initialOf(t, podUID)
 	if len(list) != 1 {
 		t.Fatalf("found %+v, want one", list)
 	}

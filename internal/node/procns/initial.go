@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// First is the first process of a container. When it ends, the container ends.
-type First struct {
+// InitialProcess is the first process of a container. When it ends, the container ends.
+type InitialProcess struct {
 	// Pod is the UID of the container's pod.
 	Pod types.UID
 	// Container is its ID in the container runtime.
@@ -22,11 +22,11 @@ type First struct {
 	file *os.File
 }
 
-// Firsts gives the first processes of the pods' containers. It checks every process of the machine
-// that /proc shows. The caller must close each. Containers without their own process namespace are
-// left out: nothing shows which of their processes is the first. With an error, the processes found
-// are still returned.
-func Firsts(pods []types.UID) ([]*First, error) {
+// InitialProcesses gives the first processes of the pods' containers. It checks every process of
+// the machine that /proc shows. The caller must close each. Containers without their own process
+// namespace are left out: nothing shows which of their processes is the first. With an error, the
+// processes found are still returned.
+func InitialProcesses(pods []types.UID) ([]*InitialProcess, error) {
 	if len(pods) == 0 {
 		return nil, nil
 	}
@@ -34,28 +34,28 @@ func Firsts(pods []types.UID) ([]*First, error) {
 	if err != nil {
 		return nil, err
 	}
-	var found []*First
+	var found []*InitialProcess
 	var failed []error
 	names := cgroupsOf(pods)
 	for _, process := range processes(entries) {
 		if pod, container, err := names.containerOf(process); err != nil || pod == "" || container == "" {
 			continue
 		}
-		first, err := names.open(process)
+		p, err := names.open(process)
 		switch {
 		case err == nil:
-			found = append(found, first)
-		case !vanished(err) && !errors.Is(err, errNotFirst):
+			found = append(found, p)
+		case !vanished(err) && !errors.Is(err, errNotInitial):
 			failed = append(failed, fmt.Errorf("open process %s: %w", process, err))
 		}
 	}
 	return found, errors.Join(failed...)
 }
 
-var errNotFirst = errors.New("not the first process of a container")
+var errNotInitial = errors.New("not the first process of a container")
 
 // open opens a process that is the first of a process namespace directly below that of /proc.
-func (c cgroups) open(process string) (*First, error) {
+func (c cgroups) open(process string) (*InitialProcess, error) {
 	number, err := strconv.Atoi(strings.TrimPrefix(process, "/proc/"))
 	if err != nil {
 		return nil, err
@@ -64,9 +64,9 @@ func (c cgroups) open(process string) (*First, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("pidfd_open", err)
 	}
-	first := &First{file: os.NewFile(uintptr(fd), process)}
+	p := &InitialProcess{file: os.NewFile(uintptr(fd), process)}
 	var numbers []string
-	first.Pod, first.Container, err = c.containerOf(process)
+	p.Pod, p.Container, err = c.containerOf(process)
 	if err == nil {
 		numbers, err = numbersOf(process)
 	}
@@ -74,19 +74,19 @@ func (c cgroups) open(process string) (*First, error) {
 	case err != nil:
 	case exited(fd): // its number may belong to another process by now
 		err = unix.ESRCH
-	case first.Container == "" || len(numbers) != 2 || numbers[1] != "1":
-		err = errNotFirst
+	case p.Container == "" || len(numbers) != 2 || numbers[1] != "1":
+		err = errNotInitial
 	}
 	if err != nil {
-		first.Close()
+		p.Close()
 		return nil, err
 	}
-	return first, nil
+	return p, nil
 }
 
 // Wait waits until the process has ended and gives its exit code, in the form of a shell. known
 // says whether the kernel reports the code (since Linux 6.15). Wait fails once f is closed.
-func (f *First) Wait() (code int32, known bool, err error) {
+func (f *InitialProcess) Wait() (code int32, known bool, err error) {
 	raw, err := f.file.SyscallConn()
 	if err != nil {
 		return 0, false, err
@@ -102,7 +102,7 @@ func (f *First) Wait() (code int32, known bool, err error) {
 }
 
 // Close ends a Wait.
-func (f *First) Close() { _ = f.file.Close() }
+func (f *InitialProcess) Close() { _ = f.file.Close() }
 
 // exited says whether a process has ended, even if its parent has not collected the exit code yet.
 func exited(fd int) bool {
@@ -152,5 +152,5 @@ func numbersOf(process string) ([]string, error) {
 			return strings.Fields(list), nil
 		}
 	}
-	return nil, errNotFirst
+	return nil, errNotInitial
 }

@@ -37,9 +37,7 @@ func (s *Stages) newLoss(n *tarnv1.PavStageNodeStatus, attempt int32, l *loss) {
 
 // markLost records a loss in the status.
 func (s *Stages) markLost(ctx context.Context, stage *tarnv1.PavStage, l *loss) error {
-	s.mu.Lock()
-	delete(s.died, stage.Status.Pod.UID)
-	s.mu.Unlock()
+	s.learnEnd(stage.UID, stage.Status.Pod.UID, func(end *podEnd) { end.failure = "" })
 	log.FromContext(ctx).Info("a staged volume is lost", "stage", stage.Name, "reason", l.reason, "because", l.message)
 	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
 		n.Phase, n.Message = tarnv1.StageLost, "the volume is lost: "+l.message
@@ -48,8 +46,8 @@ func (s *Stages) markLost(ctx context.Context, stage *tarnv1.PavStage, l *loss) 
 	})
 }
 
-// markUnmended records that the current attempt has not made the volume available.
-func (s *Stages) markUnmended(ctx context.Context, stage *tarnv1.PavStage, message string) error {
+// markRestageFailed records that the current attempt has not made the volume available.
+func (s *Stages) markRestageFailed(ctx context.Context, stage *tarnv1.PavStage, message string) error {
 	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
 		n.Message = message
 		n.Loss.Failed = attemptOf(stage)
@@ -84,7 +82,7 @@ func (s *Stages) clearFolder(ctx context.Context, stage *tarnv1.PavStage) error 
 	}
 	return s.setNode(ctx, stage, func(n *tarnv1.PavStageNodeStatus) {
 		n.Loss.Cleared = attempt
-		askAgain(stage, n)
+		requestAgain(stage, n)
 	})
 }
 
@@ -116,9 +114,9 @@ func setAside(folder, name string) error {
 	return nil
 }
 
-// markMended writes the record, mounts the volume again in place of the lost one, and reports that.
+// markRebound writes the record, mounts the volume again in place of the lost one, and reports that.
 // A loss l that was not reported before is repaired at once; otherwise l is nil.
-func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *record, l *loss) error {
+func (s *Stages) markRebound(ctx context.Context, stage *tarnv1.PavStage, found *record, l *loss) error {
 	volume, again, err := s.inspect(stage, found.Block, found.Capacity)
 	if err != nil {
 		return fmt.Errorf("stat the volume staged again: %w", err)
@@ -128,7 +126,7 @@ func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *
 	if before, err = s.readRecord(stage.UID); err != nil && !noRecord(err) {
 		return err
 	}
-	again.Mending = goOn(stage, before, again, l)
+	again.Rebinding = progressOf(stage, before, again, l)
 	if err := s.writeRecord(stage.UID, again); err != nil {
 		return fmt.Errorf("write the record of stage %s: %w", stage.Name, err)
 	}
@@ -154,9 +152,9 @@ func (s *Stages) markMended(ctx context.Context, stage *tarnv1.PavStage, found *
 	})
 }
 
-// goOn gives the progress of mounting again for the present loss. It starts from nothing, unless
+// progressOf gives the progress of mounting again for the present loss. It starts from nothing, unless
 // the record kept before is about the same loss.
-func goOn(stage *tarnv1.PavStage, before, again *record, l *loss) *mending {
+func progressOf(stage *tarnv1.PavStage, before, again *record, l *loss) *rebinding {
 	var number int32
 	if last := stage.Status.Node.Loss; last != nil {
 		number = last.Number
@@ -164,10 +162,10 @@ func goOn(stage *tarnv1.PavStage, before, again *record, l *loss) *mending {
 	if l != nil {
 		number++
 	}
-	if before != nil && before.Mending != nil && before.Mending.Loss == number {
-		return before.Mending
+	if before != nil && before.Rebinding != nil && before.Rebinding.Loss == number {
+		return before.Rebinding
 	}
-	return &mending{Loss: number, Exchanged: again.Block && (before == nil || before.Rdev != again.Rdev)}
+	return &rebinding{Loss: number, Exchanged: again.Block && (before == nil || before.Rdev != again.Rdev)}
 }
 
 // podsOf gives the UIDs of the pods with these targets.

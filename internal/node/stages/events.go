@@ -1,17 +1,19 @@
 package stages
 
 import (
+	"context"
 	"strconv"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 )
 
-// hub passes the events of PavStages to the calls that wait for them.
-type hub struct {
+// broadcast passes the events of PavStages to the calls that wait for them.
+type broadcast struct {
 	mu   sync.Mutex
 	subs map[string]map[*subscription]bool
 }
@@ -25,61 +27,45 @@ type subscription struct {
 	changed chan struct{}
 }
 
-func (h *hub) handler() toolscache.ResourceEventHandler {
-	see := func(object any, gone bool) {
-		if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-			object = last.Obj
-		}
-		if stage, ok := object.(*tarnv1.PavStage); ok {
-			h.see(stage, gone)
-		}
-	}
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { see(object, false) },
-		UpdateFunc: func(_, object any) { see(object, false) },
-		DeleteFunc: func(object any) { see(object, true) },
-	}
-}
-
-func (h *hub) see(stage *tarnv1.PavStage, gone bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for s := range h.subs[stage.Name] {
+func (b *broadcast) see(stage *tarnv1.PavStage, gone bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.subs[stage.Name] {
 		s.see(stage, gone)
 	}
 }
 
 // tell passes this agent's own writes to the calls that wait.
-func (h *hub) tell(stage *tarnv1.PavStage) {
-	h.mu.Lock()
-	heard := len(h.subs[stage.Name]) > 0
-	h.mu.Unlock()
+func (b *broadcast) tell(stage *tarnv1.PavStage) {
+	b.mu.Lock()
+	heard := len(b.subs[stage.Name]) > 0
+	b.mu.Unlock()
 	if heard {
-		h.see(stage.DeepCopy(), false)
+		b.see(stage.DeepCopy(), false)
 	}
 }
 
-func (h *hub) subscribe(name string) (s *subscription, end func()) {
+func (b *broadcast) subscribe(name string) (s *subscription, end func()) {
 	s = &subscription{
 		gone:    map[types.UID]bool{},
 		failed:  map[types.UID]string{},
 		changed: make(chan struct{}),
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.subs == nil {
-		h.subs = map[string]map[*subscription]bool{}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.subs == nil {
+		b.subs = map[string]map[*subscription]bool{}
 	}
-	if h.subs[name] == nil {
-		h.subs[name] = map[*subscription]bool{}
+	if b.subs[name] == nil {
+		b.subs[name] = map[*subscription]bool{}
 	}
-	h.subs[name][s] = true
+	b.subs[name][s] = true
 	return s, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.subs[name], s)
-		if len(h.subs[name]) == 0 {
-			delete(h.subs, name)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.subs[name], s)
+		if len(b.subs[name]) == 0 {
+			delete(b.subs, name)
 		}
 	}
 }
@@ -137,4 +123,42 @@ func version(stage *tarnv1.PavStage) uint64 {
 		return 0
 	}
 	return n
+}
+
+// queue takes stages to reconcile without an event. The zero value is ready for use. Adding one
+// never blocks: the caller may serve a call of the kubelet, or deliver file and API events. A
+// channel would block until the worker begins, and for ever after it has ended.
+type queue struct {
+	mu     sync.Mutex
+	worker workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until the worker begins
+	early  map[string]bool                                         // by name of the stage, until then
+}
+
+func (q *queue) add(stage string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.worker != nil {
+		q.worker.Add(requestFor(stage)) // which drops it if the worker has ended
+		return
+	}
+	if q.early == nil {
+		q.early = map[string]bool{}
+	}
+	q.early[stage] = true
+}
+
+// start connects the worker's queue and enqueues the stages added so far.
+func (q *queue) start(_ context.Context, worker workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.worker = worker
+	for stage := range q.early {
+		worker.Add(requestFor(stage))
+	}
+	q.early = nil
+	return nil
+}
+
+func requestFor(stage string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: stage}}
 }

@@ -11,11 +11,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"tarn.dev/tarn/internal/kube"
 )
 
 // A kubelet that was told "unavailable" remembers that the volume may be mounted. But its next
@@ -26,11 +27,11 @@ import (
 // pod does not exist any more: often after its own start, because only then can that happen, and
 // then ever more rarely.
 const (
-	reapFirst = time.Minute
-	reapMost  = 32 * time.Minute
-	// reapAfter is how long a pod must be gone. A pod deleted by force leaves the API while its
+	releaseFirst = time.Minute
+	releaseMost  = 32 * time.Minute
+	// releaseAfter is how long a pod must be gone. A pod deleted by force leaves the API while its
 	// containers still run, and the kubelet unpublishes when it has ended them.
-	reapAfter = 5 * time.Minute
+	releaseAfter = 5 * time.Minute
 )
 
 // PodRef names the pod of a target; empty if the kubelet did not name it.
@@ -54,8 +55,8 @@ func (s *Stages) useFile(stage types.UID, target string) string {
 	return filepath.Join(s.folder(stage), "targets", hex.EncodeToString(sum[:16])+".json")
 }
 
-// keepUse stores the target's pod and how the target is mounted, before the target is recorded.
-func (s *Stages) keepUse(stage types.UID, target string, of use) error {
+// writeUse stores the target's pod and how the target is mounted, before the target is recorded.
+func (s *Stages) writeUse(stage types.UID, target string, of use) error {
 	data, err := json.Marshal(of)
 	if err != nil {
 		return err
@@ -82,23 +83,23 @@ func (s *Stages) readUse(stage types.UID, target string) (of use, err error) {
 	return of, json.Unmarshal(data, &of)
 }
 
-// reapLoop reaps after the start of the agent, and then after pauses that double each time.
-func (s *Stages) reapLoop(ctx context.Context) error {
-	for pause := reapFirst; ; pause = min(2*pause, reapMost) {
+// releaseLoop releases abandoned targets after the start of the agent, and then after pauses that double each time.
+func (s *Stages) releaseLoop(ctx context.Context) error {
+	for pause := releaseFirst; ; pause = min(2*pause, releaseMost) {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(pause):
 		}
-		if s.Reap(ctx, s.Now()) {
-			pause = reapFirst / 2 // it is known soon whether it stays gone
+		if s.ReleaseAbandoned(ctx, s.Now()) {
+			pause = releaseFirst / 2 // it is known soon whether it stays gone
 		}
 	}
 }
 
-// Reap releases the targets whose pod has been gone long enough. more says whether other targets
+// ReleaseAbandoned releases the targets whose pod has been gone long enough. more says whether other targets
 // have a pod that is gone.
-func (s *Stages) Reap(ctx context.Context, now time.Time) (more bool) {
+func (s *Stages) ReleaseAbandoned(ctx context.Context, now time.Time) (more bool) {
 	list, err := s.used(ctx)
 	if err != nil {
 		return false
@@ -112,12 +113,12 @@ func (s *Stages) Reap(ctx context.Context, now time.Time) (more bool) {
 		if !known {
 			first = now
 		}
-		if now.Sub(first) < reapAfter {
+		if now.Sub(first) < releaseAfter {
 			since[target] = first
 			continue
 		}
 		log.FromContext(ctx).Info("releasing a volume whose pod is gone; the kubelet did not ask for it", "target", target)
-		if err := s.reap(ctx, target); err != nil {
+		if err := s.releaseAbandoned(ctx, target); err != nil {
 			since[target] = first
 			log.FromContext(ctx).Error(err, "the volume of a deleted pod is not released yet", "target", target)
 		}
@@ -149,12 +150,11 @@ func (s *Stages) podIsGone(ctx context.Context, stage types.UID, target string) 
 	if err != nil || ref.UID == "" {
 		return false
 	}
-	pod := &corev1.Pod{}
-	err = s.Live.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, pod)
-	return apierrors.IsNotFound(err) || err == nil && pod.UID != ref.UID
+	pod, err := kube.Get(ctx, s.Live, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &corev1.Pod{})
+	return err == nil && (pod == nil || pod.UID != ref.UID)
 }
 
-func (s *Stages) reap(ctx context.Context, target string) error {
+func (s *Stages) releaseAbandoned(ctx context.Context, target string) error {
 	unlock, ok := s.targets.TryLock(target)
 	if !ok {
 		return errors.New("the kubelet is asking for it now")

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,9 +33,7 @@ func claimed(w *world) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume)
 
 func (w *world) patch(o client.Object, patch string) {
 	w.Helper()
-	if err := w.client.Patch(w.ctx, o, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-		w.Fatal(err)
-	}
+	w.must(w.client.Patch(w.ctx, o, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
 // consumer creates a pod on the node, in a phase.
@@ -52,9 +51,7 @@ func consumer(w *world, name string, phase corev1.PodPhase) *corev1.Pod {
 	})
 	base := pod.DeepCopy()
 	pod.Status.Phase = phase
-	if err := w.client.Status().Patch(w.ctx, pod, client.MergeFrom(base)); err != nil {
-		w.Fatal(err)
-	}
+	w.must(w.client.Status().Patch(w.ctx, pod, client.MergeFrom(base)))
 	return pod
 }
 
@@ -71,9 +68,7 @@ func tellDoomed(w *world, claim *corev1.PersistentVolumeClaim) {
 	w.Helper()
 	for _, s := range w.stages() {
 		body := `{"status": {"pod": {"claimDeleted": "` + string(claim.UID) + `"}}}`
-		if err := w.client.Status().Patch(w.ctx, &s, client.RawPatch(types.MergePatchType, []byte(body))); err != nil {
-			w.Fatal(err)
-		}
+		w.must(w.client.Status().Patch(w.ctx, &s, client.RawPatch(types.MergePatchType, []byte(body))))
 		w.eventually("the agent hears of the claim", func() error {
 			seen := &tarnv1.PavStage{}
 			if err := w.agent.cached.Get(w.ctx, client.ObjectKeyFromObject(&s), seen); err != nil || seen.Status.Pod.ClaimDeleted == claim.UID {
@@ -90,12 +85,8 @@ func TestNoPodStartsOnAClaimThatIsBeingDeleted(t *testing.T) {
 	claim, volume := claimed(w)
 	early := consumer(w, "early", corev1.PodPending)
 	target, err := w.publish(volume, string(early.UID), of(early))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.client.Delete(w.ctx, claim); err != nil {
-		t.Fatal(err)
-	}
+	w.must(err)
+	w.must(w.client.Delete(w.ctx, claim))
 	tellDoomed(w, claim)
 	late := consumer(w, "late", corev1.PodPending)
 	_, err = w.publish(volume, string(late.UID), of(late))
@@ -125,6 +116,40 @@ func TestNoPodStartsOnAClaimThatIsBeingDeleted(t *testing.T) {
 			t.Errorf("publishing: %v, want a refusal", err)
 		}
 	})
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
+}
+
+// An attacker on a stolen node has the agent's token.
+func TestTheAgentReadsNoPodOfAnotherNodeAndNoClaim(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	own, ok := w.agent.stages.Live.(ownPods)
+	if !ok {
+		t.Fatalf("pods are read by %T", w.agent.stages.Live)
+	}
+	here := w.pod("here")
+	there := w.pod("there", func(p *corev1.Pod) { p.Spec.NodeName = "of-another" })
+	nowhere := w.pod("nowhere", func(p *corev1.Pod) { p.Spec.NodeName = "" })
+	claim := testkit.Claim(w.id, "claim", "", w.id)
+	w.create(claim)
+
+	got := &corev1.Pod{}
+	if err := own.Get(w.ctx, client.ObjectKeyFromObject(here), got); err != nil || got.UID != here.UID || len(got.Spec.Containers) != 1 {
+		t.Errorf("reading a pod of its own node: %v, %+v", err, got)
+	}
+	live := &corev1.Pod{}
+	if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(here), live); err != nil || live.ResourceVersion != here.ResourceVersion {
+		t.Errorf("the pod that was read has version %s (%v), want %s as before", live.ResourceVersion, err, here.ResourceVersion)
+	}
+	for _, pod := range []*corev1.Pod{there, nowhere} {
+		if err := own.Get(w.ctx, client.ObjectKeyFromObject(pod), &corev1.Pod{}); !apierrors.IsNotFound(err) {
+			t.Errorf("reading pod %s of node %q: %v, want NotFound", pod.Name, pod.Spec.NodeName, err)
+		}
+	}
+	// An attacker is not bound to the agent's way of reading.
+	for _, o := range []client.Object{here, there, nowhere, claim} {
+		if err := own.Reader.Get(w.ctx, client.ObjectKeyFromObject(o), o); !apierrors.IsForbidden(err) {
+			t.Errorf("get %T %s: %v, want Forbidden", o, o.GetName(), err)
+		}
+	}
 }

@@ -86,9 +86,7 @@ func (p *player) grow(stage *tarnv1.PavStage) {
 func (w *world) letGrow(provisioner string) {
 	w.Helper()
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": {"volumeExpansion": {"nodePodTemplate": {"spec": {}}}}}`))
-	if err := w.client.Patch(w.ctx, &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: provisioner}}, patch); err != nil {
-		w.Fatal(err)
-	}
+	w.must(w.client.Patch(w.ctx, &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: provisioner}}, patch))
 	w.eventually("the driver expands volumes", func() error {
 		if !w.expands(provisioner) {
 			return errors.New("not yet")
@@ -101,17 +99,13 @@ func (w *world) letGrow(provisioner string) {
 func (w *world) readsReadOnly(provisioner string, reads bool) {
 	w.Helper()
 	p := &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: provisioner}}
-	if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(p), p); err != nil {
-		w.Fatal(err)
-	}
+	w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(p), p))
 	changed := p.DeepCopy()
 	changed.Spec.VolumeStaging, changed.Spec.VolumeExpansion = testkit.PodSection(), nil // the latter shows that the agent has heard of it
 	if reads {
 		changed.Spec.VolumeStaging, changed.Spec.VolumeExpansion = testkit.Section(`{"podTemplate": {"metadata": {"labels": {"ro": "{{ readOnly }}"}}}}`), testkit.Section("{}")
 	}
-	if err := w.client.Patch(w.ctx, changed, client.MergeFrom(p)); err != nil {
-		w.Fatal(err)
-	}
+	w.must(w.client.Patch(w.ctx, changed, client.MergeFrom(p)))
 	w.eventually("the agent has heard of it", func() error {
 		if w.expands(provisioner) != reads {
 			return errors.New("not yet")
@@ -123,9 +117,7 @@ func (w *world) readsReadOnly(provisioner string, reads bool) {
 func (w *world) expands(driver string) bool {
 	w.Helper()
 	answer, err := w.csi(driver).NodeGetCapabilities(w.ctx, &csi.NodeGetCapabilitiesRequest{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.must(err)
 	return slices.ContainsFunc(answer.Capabilities, func(c *csi.NodeServiceCapability) bool {
 		return c.GetRpc().GetType() == csi.NodeServiceCapability_RPC_EXPAND_VOLUME
 	})
@@ -182,8 +174,7 @@ func TestAVolumeGrowsWhenTheKubeletAsks(t *testing.T) {
 	if got := <-w.grow(stranger, filepath.Join(w.kubelet, "nowhere"), larger); status.Code(got.err) != codes.NotFound {
 		t.Errorf("an unknown volume is told as %v, want NotFound", got.err)
 	}
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 }
 
 // The kubelet asks once per volume, whatever its pods do with it. So one call is for both stages:
@@ -222,29 +213,19 @@ func TestBothStagesOfAVolumeGrowWhenTheKubeletAsksForOne(t *testing.T) {
 		t.Errorf("that both have grown is told as %v, %v", got.answer, got.err)
 	}
 	attempts(1, 2)
-	w.mustUnpublish(volume, writable)
-	w.mustUnpublish(volume, readOnly)
-	w.nothingIsLeft()
+	w.ends(volume, writable, readOnly)
 }
 
 // enlarge changes the size of a loop device of the tests.
-func enlarge(t *testing.T, device uint64, size int64) {
-	t.Helper()
+func (w *world) enlarge(device uint64, size int64) {
+	w.Helper()
 	number := unix.Minor(device)
 	backing, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", number))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(strings.TrimSpace(string(backing)), size); err != nil {
-		t.Fatal(err)
-	}
+	w.must(err)
+	w.must(os.Truncate(strings.TrimSpace(string(backing)), size))
 	loop, err := os.Open(fmt.Sprint("/dev/loop", number))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_SET_CAPACITY, 0), loop.Close()); err != nil {
-		t.Fatal(err)
-	}
+	w.must(err)
+	w.must(errors.Join(unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_SET_CAPACITY, 0), loop.Close()))
 }
 
 // publishDevice makes and publishes a block volume of 1Mi from the device.
@@ -322,12 +303,11 @@ func TestABlockDeviceThatStaysTooSmallIsTriedAgain(t *testing.T) {
 		}
 		return nil
 	})
-	enlarge(t, device, larger)
+	w.enlarge(device, larger)
 	w.answer(4, larger, tarnv1.StageExpansionSucceeded, "")
 	has(call, larger, 4)
 	has(w.grow(volume, target, larger), larger, 4)
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 }
 
 // The work of a pod whose volume is lost meanwhile does not help the volume that is staged again.
@@ -366,6 +346,5 @@ func TestAnExpansionThatRunsWhenItsVolumeIsLostIsAskedForAnew(t *testing.T) {
 	if got := <-w.grow(volume, target, larger); got.err != nil || w.stages()[0].Status.Node.Expansion.Attempt != 2 {
 		t.Errorf("what had grown before the loss is told as %v, asked for is %+v", got.err, w.stages()[0].Status.Node.Expansion)
 	}
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 }

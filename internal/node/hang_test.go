@@ -77,7 +77,7 @@ func looks() int {
 }
 
 func TestAVolumeWhoseServerHangsIsRefusedAndCanBeGivenBack(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldAlone(t)
 	w.start()
 	volume := w.volume(w.provisioner(), "pv-"+w.id)
 	s := serve(w)
@@ -100,9 +100,7 @@ func TestAVolumeWhoseServerHangsIsRefusedAndCanBeGivenBack(t *testing.T) {
 		return err
 	})
 	s.each((*nodetest.Server).Hang)
-	w.mustUnpublish(volume, second)
-	w.mustUnpublish(volume, first)
-	w.nothingIsLeft()
+	w.ends(volume, second, first)
 }
 
 func TestServersThatHangKeepNoOtherVolumeFromAnAgentStartedAnew(t *testing.T) {

@@ -29,21 +29,17 @@ import (
 )
 
 func TestADriverIsServedAsLongAsItsProvisionerExists(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldAlone(t)
 	dead := filepath.Join(w.state, "drivers", "of-an-earlier-run")
 	for path, text := range map[string]string{
 		filepath.Join(dead, "name"):                                    "of-an-earlier-run",
 		filepath.Join(w.kubelet, "plugins_registry", "other-reg.sock"): "not ours",
 	} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		w.must(os.MkdirAll(filepath.Dir(path), 0o755))
+		w.must(os.WriteFile(path, []byte(text), 0o644))
 	}
 	for _, socket := range []string{filepath.Join(dead, "csi.sock"), filepath.Join(w.kubelet, "plugins_registry", "of-an-earlier-run-reg.sock")} {
-		deadSocket(t, socket)
+		w.deadSocket(socket)
 	}
 	w.start()
 	if _, err := os.Stat(dead); !errors.Is(err, os.ErrNotExist) {
@@ -61,9 +57,7 @@ func TestADriverIsServedAsLongAsItsProvisionerExists(t *testing.T) {
 	sockets := w.agent.drivers
 	socket := w.newSocket(names)
 	w.checkRegistration(socket, long)
-	if err := w.client.Delete(w.ctx, p); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.client.Delete(w.ctx, p))
 	w.eventually("the driver ends", func() error {
 		if sockets.Serving(long) {
 			return errors.New("still served")
@@ -92,15 +86,11 @@ func (w *world) newSocket(before []string) (path string) {
 }
 
 // deadSocket creates a socket that no process serves, as a killed process leaves it.
-func deadSocket(t *testing.T, path string) {
-	t.Helper()
+func (w *world) deadSocket(path string) {
+	w.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-		t.Fatal(err)
-	}
+	w.must(err)
+	w.must(unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
 	_ = unix.Close(fd)
 }
 
@@ -109,9 +99,7 @@ func (w *world) checkRegistration(socket, name string) {
 	w.Helper()
 	client := registration.NewRegistrationClient(w.dial(socket))
 	info, err := client.GetInfo(w.ctx, &registration.InfoRequest{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.must(err)
 	if info.GetType() != registration.CSIPlugin || info.GetName() != name || len(info.GetSupportedVersions()) == 0 {
 		w.Errorf("registration of %s: %v", name, info)
 	}
@@ -137,9 +125,7 @@ func TestAProvisionerThatMayNotBeUsedStagesNothingNewButUnstages(t *testing.T) {
 	target := w.mustPublish(volume, "pod-1")
 
 	p := &pavv1.PavProvisioner{}
-	if err := w.client.Get(w.ctx, client.ObjectKey{Name: name}, p); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.client.Get(w.ctx, client.ObjectKey{Name: name}, p))
 	w.accept(p, []metav1.Condition{testkit.Accepted(metav1.ConditionFalse, "Test", "volumeStaging: line 3: no such filter")})
 	_, err := w.publish(volume, "pod-2")
 	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "no such filter") {
@@ -147,12 +133,8 @@ func TestAProvisionerThatMayNotBeUsedStagesNothingNewButUnstages(t *testing.T) {
 	}
 
 	p.Finalizers = []string{tarnv1.FinalizerProvisioner}
-	if err := w.client.Update(w.ctx, p); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.client.Delete(w.ctx, p); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.client.Update(w.ctx, p))
+	w.must(w.client.Delete(w.ctx, p))
 	w.eventually("publish tells of the deletion", func() error {
 		_, err := w.publish(volume, "pod-2")
 		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "under deletion") {
@@ -165,15 +147,10 @@ func TestAProvisionerThatMayNotBeUsedStagesNothingNewButUnstages(t *testing.T) {
 		t.Errorf("publish again of a target that is in use: %v", err)
 	}
 	w.wantFile(filepath.Join(target, "greeting"), "hello")
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
-	if err := w.client.Get(w.ctx, client.ObjectKey{Name: name}, p); err != nil {
-		t.Fatal(err)
-	}
+	w.ends(volume, target)
+	w.must(w.client.Get(w.ctx, client.ObjectKey{Name: name}, p))
 	p.Finalizers = nil
-	if err := w.client.Update(w.ctx, p); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.client.Update(w.ctx, p))
 }
 
 func TestAVolumeWhoseProvisionerWasRemovedByForceIsGivenBack(t *testing.T) {
@@ -184,13 +161,10 @@ func TestAVolumeWhoseProvisionerWasRemovedByForceIsGivenBack(t *testing.T) {
 	target := w.mustPublish(volume, "pod-1")
 	p := &pavv1.PavProvisioner{}
 	p.Name = name
-	if err := w.client.Delete(w.ctx, p); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.client.Delete(w.ctx, p))
 	w.stop()
 	w.start()
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 	w.eventually("the driver ends with its last stage", func() error {
 		if w.served(name) == nil {
 			return errors.New("still served")
@@ -200,9 +174,7 @@ func TestAVolumeWhoseProvisionerWasRemovedByForceIsGivenBack(t *testing.T) {
 }
 
 func TestAnUnpublishThatCannotWaitLongerFindsItsStageAgain(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w, volume := serving(t)
 	target := w.mustPublish(volume, "pod-1")
 	w.player.hold(true)
 	ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second) // all but the last two are for the work
@@ -237,14 +209,11 @@ func TestAnUnpublishThatCannotWaitLongerFindsItsStageAgain(t *testing.T) {
 	if err := <-published; err != nil {
 		t.Errorf("publish: %v", err)
 	}
-	w.mustUnpublish(volume, w.target(volume, "pod-2"))
-	w.nothingIsLeft()
+	w.ends(volume, w.target(volume, "pod-2"))
 }
 
 func TestAfterARestartNothingEmptyIsHandedOut(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w, volume := serving(t)
 	mounted := func(pav string) (tarnv1.StagePodPhase, string) {
 		point := filepath.Join(pav, "volume")
 		_ = os.Mkdir(point, 0o755)
@@ -269,9 +238,7 @@ func TestAfterARestartNothingEmptyIsHandedOut(t *testing.T) {
 
 	w.stop() // the record says Staged, the mounts are gone
 	for _, point := range []string{target, before.Status.Node.Path} {
-		if err := mounts.UnmountTree(mounts.Kernel{}, point, nil); err != nil {
-			t.Fatal(err)
-		}
+		w.must(mounts.UnmountTree(mounts.Kernel{}, point, nil))
 	}
 	w.start()
 	if _, err := w.publish(volume, "pod-1"); err != nil {
@@ -281,29 +248,22 @@ func TestAfterARestartNothingEmptyIsHandedOut(t *testing.T) {
 	if after := w.stages()[0]; after.Status.Node.Loss == nil || after.Status.Node.Loss.Reason != tarnv1.ReasonMountGone || w.player.staged != 2 {
 		t.Errorf("the volume whose mount is gone was staged %d times; the stage says %+v", w.player.staged, after.Status.Node)
 	}
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 }
 
 func TestATargetTheKubeletHasForgottenIsReleasedWhenItsPodStaysGone(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w, volume := serving(t)
 	pod := w.pod("client")
 	of := func(r *csi.NodePublishVolumeRequest) {
 		r.VolumeContext = map[string]string{keyNamespace: pod.Namespace, keyPodName: pod.Name, keyPodUID: string(pod.UID)}
 	}
 	target, err := w.publish(volume, string(pod.UID), of)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.must(err)
 	now := time.Now()
 	if w.agent.stages.ReleaseAbandoned(w.ctx, now) || w.agent.stages.ReleaseAbandoned(w.ctx, now.Add(time.Hour)) {
 		t.Error("a pod that exists is taken for gone")
 	}
-	if err := w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)))
 	if !w.agent.stages.ReleaseAbandoned(w.ctx, now) || !w.agent.stages.ReleaseAbandoned(w.ctx, now.Add(4*time.Minute)) {
 		t.Error("a pod that is gone is not noticed")
 	}
@@ -311,12 +271,7 @@ func TestATargetTheKubeletHasForgottenIsReleasedWhenItsPodStaysGone(t *testing.T
 	if w.agent.stages.ReleaseAbandoned(w.ctx, now.Add(6*time.Minute)) {
 		t.Error("the target was not released")
 	}
-	w.eventually("the stage ends", func() error {
-		if left := w.stages(); len(left) > 0 {
-			return errors.New(left[0].Name)
-		}
-		return nil
-	})
+	w.stageEnds()
 	w.nothingIsLeft()
 }
 
@@ -325,16 +280,10 @@ func TestFoldersOfStagesAndPodsThatAreGoneAreRemovedAtStart(t *testing.T) {
 	stage := filepath.Join(w.state, "stages", "11111111-2222", "pav", "volume")
 	result := filepath.Join(w.state, "results", "abcdef", "pav")
 	for _, dir := range []string{stage, result} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		w.must(os.MkdirAll(dir, 0o755))
+		w.must(os.WriteFile(filepath.Join(dir, "file"), nil, 0o644))
 	}
-	if err := unix.Mount("tarn-test", stage, "tmpfs", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	w.must(unix.Mount("tarn-test", stage, "tmpfs", 0, ""))
 	w.start()
 	w.nothingIsLeft()
 }
@@ -355,12 +304,7 @@ func TestAnAgentThatDiesAfterAnyWriteLeavesWhatTheNextOneCanFinish(t *testing.T)
 				target := w.surviveDeath(died, func() (string, error) { return w.publish(volume, "pod-1") })
 				w.wantFile(filepath.Join(target, "greeting"), "hello")
 				w.surviveDeath(died, func() (string, error) { return "", w.unpublish(volume, target) })
-				w.eventually("all is gone", func() error {
-					if left := w.stages(); len(left) > 0 {
-						return fmt.Errorf("PavStage %s: %+v", left[0].Name, left[0].Status)
-					}
-					return nil
-				})
+				w.stageEnds()
 				w.nothingIsLeft()
 				select {
 				case <-died:

@@ -113,9 +113,7 @@ func TestAVolumeThatIsLostIsBoundAnewThoughNobodyAsks(t *testing.T) {
 			return nil
 		})
 	}
-	w.mustUnpublish(volume, first)
-	w.mustUnpublish(volume, second)
-	w.nothingIsLeft()
+	w.ends(volume, first, second)
 }
 
 // The kubelet gives its mounts of subPaths to a container that it restarts.
@@ -142,22 +140,14 @@ func TestTheKubeletsSubPathsOfALostVolumeAreBoundAnew(t *testing.T) {
 	binds := filepath.Join(w.kubelet, "pods", "pod-1", "volume-subpaths", volume.Name, "db")
 	names := []string{"deep/down", "greeting", ".", "once", "turned", "dropped", "file"}
 	bind := func(i int) string { return filepath.Join(binds, strconv.Itoa(i)) }
-	if err := os.MkdirAll(binds, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	w.must(os.MkdirAll(binds, 0o755))
 	for i, name := range names {
 		source, err := os.OpenFile(filepath.Join(target, name), unix.O_PATH, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w.must(err)
 		err = errors.Join(mounts.EnsureBind(mounts.Kernel{}, source, bind(i), i == 0), source.Close())
-		if err != nil {
-			t.Fatal(err)
-		}
+		w.must(err)
 	}
-	if err := os.Remove(filepath.Join(target, "dropped")); err != nil {
-		t.Fatal(err)
-	}
+	w.must(os.Remove(filepath.Join(target, "dropped")))
 	w.unmountVolume(w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged))
 	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonRebound)
 	w.wantFile(filepath.Join(bind(0), "greeting"), "2")
@@ -179,11 +169,8 @@ func TestTheKubeletsSubPathsOfALostVolumeAreBoundAnew(t *testing.T) {
 	}) || len(left) != 2 { // of the pod no process is seen
 		t.Errorf("left is %+v, want the file", left)
 	}
-	if err := mounts.UnmountTree(mounts.Kernel{}, binds, nil); err != nil {
-		t.Fatal(err)
-	}
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.must(mounts.UnmountTree(mounts.Kernel{}, binds, nil))
+	w.ends(volume, target)
 }
 
 // held checks that the agent has a pidfd of a process, besides that of os.Process.
@@ -221,9 +208,7 @@ func TestTheEndOfAStagingPodsFirstProcessIsALoss(t *testing.T) {
 	for n := 1; n < 3; n++ {
 		w.healthy(metav1.ConditionTrue, map[bool]string{true: tarnv1.ReasonStaged, false: tarnv1.ReasonRebound}[n == 1])
 		w.eventually("the process is held", func() error { return held(running[n-1].Process.Pid) })
-		if err := running[n-1].Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		w.must(running[n-1].Process.Kill())
 		_ = running[n-1].Wait()
 		w.eventually("the loss is over", func() error {
 			if l := w.stages()[0].Status.Node.Loss; l == nil || l.Number != int32(n) || l.ReboundTime == nil || l.Reason != tarnv1.ReasonPodEnded || !strings.Contains(l.Message, "container c exited with 137") {
@@ -233,8 +218,7 @@ func TestTheEndOfAStagingPodsFirstProcessIsALoss(t *testing.T) {
 		})
 		w.wantFile(filepath.Join(target, "greeting"), strconv.Itoa(n+1))
 	}
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 }
 
 func TestAVolumeThatCannotBeStagedAgainIsTriedAgain(t *testing.T) {
@@ -256,8 +240,7 @@ func TestAVolumeThatCannotBeStagedAgainIsTriedAgain(t *testing.T) {
 		t.Errorf("loss %+v, attempt %d", l, stage.Status.Pod.Attempt)
 	}
 	w.wantFile(filepath.Join(target, "greeting"), "1")
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 }
 
 func TestALossThatIsOnlyToldIsStagedAnewForTheNextPod(t *testing.T) {
@@ -302,18 +285,12 @@ func lostBeforeStaged(t *testing.T, meanwhile func(folder string) error) {
 	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged)
 	w.stop()
 	for _, path := range []string{target, stage.Status.Node.Path} {
-		if err := mounts.UnmountTree(mounts.Kernel{}, path, nil); err != nil {
-			t.Fatal(err)
-		}
+		w.must(mounts.UnmountTree(mounts.Kernel{}, path, nil))
 	}
 	before := stage.DeepCopy() // the player may still be writing its part
 	stage.Status.Node.Phase, stage.Status.Node.Path, stage.Status.Node.Conditions = tarnv1.StageWaiting, "", nil
-	if err := w.client.Status().Patch(w.ctx, &stage, client.MergeFrom(before)); err != nil {
-		t.Fatal(err)
-	}
-	if err := meanwhile(filepath.Join(w.state, "stages", string(stage.UID))); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.client.Status().Patch(w.ctx, &stage, client.MergeFrom(before)))
+	w.must(meanwhile(filepath.Join(w.state, "stages", string(stage.UID))))
 	w.start()
 	w.eventually("that stage is given up", func() error {
 		if all := w.stages(); len(all) > 0 && all[0].UID == stage.UID {
@@ -322,8 +299,7 @@ func lostBeforeStaged(t *testing.T, meanwhile func(folder string) error) {
 		return nil
 	})
 	w.wantFile(filepath.Join(w.mustPublish(volume, "pod-1"), "greeting"), "2")
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 }
 
 func TestAVolumeWhoseRecordIsDamagedIsStagedAgain(t *testing.T) {
@@ -333,9 +309,7 @@ func TestAVolumeWhoseRecordIsDamagedIsStagedAgain(t *testing.T) {
 	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged)
 	w.stop()
 	// A power cut may leave an empty record, because it was not synced to disk.
-	if err := os.Truncate(filepath.Join(w.state, "stages", string(stage.UID), "record.json"), 0); err != nil {
-		t.Fatal(err)
-	}
+	w.must(os.Truncate(filepath.Join(w.state, "stages", string(stage.UID), "record.json"), 0))
 	w.start()
 	if again := w.mustPublish(volume, "pod-1"); again != target {
 		t.Errorf("published at %s, want %s", again, target)
@@ -344,8 +318,7 @@ func TestAVolumeWhoseRecordIsDamagedIsStagedAgain(t *testing.T) {
 	if l := w.healthy(metav1.ConditionTrue, tarnv1.ReasonRebound).Status.Node.Loss; l.Reason != tarnv1.ReasonMountGone {
 		t.Errorf("loss %+v", l)
 	}
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 }
 
 func TestAStageThatIsRemovedByForceLeavesNothingOnTheNode(t *testing.T) {
@@ -354,9 +327,7 @@ func TestAStageThatIsRemovedByForceLeavesNothingOnTheNode(t *testing.T) {
 	target := w.mustPublish(volume, "pod-1")
 	stage := w.healthy(metav1.ConditionTrue, tarnv1.ReasonStaged)
 	body := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-	if err := errors.Join(w.client.Patch(w.ctx, &stage, body), w.client.Delete(w.ctx, &stage)); err != nil {
-		t.Fatal(err)
-	}
+	w.must(errors.Join(w.client.Patch(w.ctx, &stage, body), w.client.Delete(w.ctx, &stage)))
 	w.eventually("the stage's folder goes", func() error {
 		if left, err := os.ReadDir(filepath.Join(w.state, "stages")); err != nil || len(left) > 0 {
 			return fmt.Errorf("left are %v (%w)", left, err)
@@ -364,8 +335,7 @@ func TestAStageThatIsRemovedByForceLeavesNothingOnTheNode(t *testing.T) {
 		return nil
 	})
 	w.wantFile(filepath.Join(target, "greeting"), "1") // the pod that runs keeps what it has
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 }
 
 // overtaken rejects the first status write that says that a volume is mounted again, as if another
@@ -406,7 +376,5 @@ func TestWhatBindingAnewLeavesIsToldThoughTheFirstWriteIsRefused(t *testing.T) {
 	if len(left) != 2 || left[0].PodUID == left[1].PodUID || !refused.Load() {
 		t.Errorf("left is %+v, want both pods; a write was refused: %v", left, refused.Load())
 	}
-	w.mustUnpublish(volume, first)
-	w.mustUnpublish(volume, second)
-	w.nothingIsLeft()
+	w.ends(volume, first, second)
 }

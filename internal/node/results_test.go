@@ -54,9 +54,7 @@ func (w *world) pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 func (w *world) podTarget(pod *corev1.Pod) string {
 	w.Helper()
 	folder := filepath.Join(w.kubelet, "pods", string(pod.UID), "volumes", "kubernetes.io~csi", "pav")
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		w.Fatal(err)
-	}
+	w.must(os.MkdirAll(folder, 0o755))
 	return filepath.Join(folder, "mount")
 }
 
@@ -81,13 +79,9 @@ func (w *world) publishPav(pod *corev1.Pod) (pav string, err error) {
 func (w *world) mustPublishPav(pod *corev1.Pod, files map[string]string) (pav string) {
 	w.Helper()
 	pav, err := w.publishPav(pod)
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.must(err)
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(pav, name), []byte(text), 0o644); err != nil {
-			w.Fatal(err)
-		}
+		w.must(os.WriteFile(filepath.Join(pav, name), []byte(text), 0o644))
 	}
 	return pav
 }
@@ -126,13 +120,9 @@ func TestWhatAPodLeavesInPavIsOnThePodBeforeItsFolderGoes(t *testing.T) {
 	if _, err := w.publishPav(pod); err != nil {
 		t.Errorf("publish again: %v", err)
 	}
-	if err := w.unpublishPav(pod); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.unpublishPav(pod))
 	got, err := w.result(pod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.must(err)
 	if got.Succeeded != nil || *got.Handle != "vol-7" || *got.Capacity != "1Gi" || got.Error != "warning: \uFFFD slow" || got.Unreadable != "" {
 		t.Errorf("result: %+v", got)
 	}
@@ -148,17 +138,11 @@ func TestAPodCannotHaveTheNodesFilesCopiedIntoItsResult(t *testing.T) {
 	pod := w.pod("thief")
 	pav := w.mustPublishPav(pod, map[string]string{"capacity": strings.Repeat("1", 5000)})
 	for link, to := range map[string]string{"error": "/etc/passwd", "handle": "capacity"} {
-		if err := os.Symlink(to, filepath.Join(pav, link)); err != nil {
-			t.Fatal(err)
-		}
+		w.must(os.Symlink(to, filepath.Join(pav, link)))
 	}
-	if err := w.unpublishPav(pod); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.unpublishPav(pod))
 	got, err := w.result(pod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.must(err)
 	if got.Error != "" || got.Handle != nil || got.Capacity != nil || strings.Count(got.Unreadable, "symbolic link") != 2 || !strings.Contains(got.Unreadable, "5000 bytes") {
 		t.Errorf("result: %+v", got)
 	}
@@ -186,13 +170,9 @@ func TestAVolumeOfAPodThatIsGoneIsGivenBackWithNothingStored(t *testing.T) {
 	w.start()
 	pod := w.pod("gone")
 	w.mustPublishPav(pod, map[string]string{"handle": "x"})
-	if err := w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)))
 	again := w.pod("gone") // another pod of the same name
-	if err := w.unpublishPav(pod); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.unpublishPav(pod))
 	if got, err := w.result(again); err == nil {
 		t.Errorf("the other pod has result %+v", got)
 	}
@@ -212,9 +192,7 @@ func TestAResultStaysUntilTheAPIServerHasIt(t *testing.T) {
 	w.stop()
 	w.wrap = nil
 	w.start()
-	if err := w.unpublishPav(pod); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.unpublishPav(pod))
 	if got, err := w.result(pod); err != nil || *got.Handle != "precious" {
 		t.Errorf("result: %+v %v", got, err)
 	}
@@ -297,28 +275,26 @@ func (f *fakeRuntime) stopped(pod *corev1.Pod) {
 	}
 }
 
-func startRuntime(t *testing.T, socket string) *fakeRuntime {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
-		t.Fatal(err)
-	}
+// startRuntime starts a container runtime for the agent, whose Node has the conditions.
+func (w *world) startRuntime(conditions ...corev1.NodeCondition) *fakeRuntime {
+	w.Helper()
+	socket := filepath.Join(w.kubelet, "cri.sock")
+	w.options.CRIEndpoint = socket
+	w.has(conditions...)
+	w.must(os.MkdirAll(w.kubelet, 0o755))
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.must(err)
 	f := &fakeRuntime{containers: map[string][]*cri.ContainerStatus{}, events: make(chan *cri.ContainerEventResponse)}
 	server := grpc.NewServer()
 	cri.RegisterRuntimeServiceServer(server, f)
 	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
+	w.Cleanup(server.Stop)
 	return f
 }
 
 func TestTheRuntimesEventsBringTheResultBeforeTheKubeletDoes(t *testing.T) {
 	w := newWorld(t)
-	w.options.CRIEndpoint = filepath.Join(w.kubelet, "cri.sock")
-	runtime := startRuntime(t, w.options.CRIEndpoint)
-	w.has(nodeReady)
+	runtime := w.startRuntime(nodeReady)
 	w.start()
 	wantEarly := func(pod *corev1.Pod, succeeded bool, codes map[string]int32) {
 		t.Helper()
@@ -353,9 +329,7 @@ func TestTheRuntimesEventsBringTheResultBeforeTheKubeletDoes(t *testing.T) {
 
 	// The kubelet's later call knows less and changes nothing.
 	for _, pod := range []*corev1.Pod{good, bad, retried} {
-		if err := w.unpublishPav(pod); err != nil {
-			t.Fatal(err)
-		}
+		w.must(w.unpublishPav(pod))
 		if got, err := w.result(pod); err != nil || got.Succeeded == nil {
 			t.Errorf("result of %s after unpublish: %+v %v", pod.Name, got, err)
 		}
@@ -365,9 +339,7 @@ func TestTheRuntimesEventsBringTheResultBeforeTheKubeletDoes(t *testing.T) {
 
 func TestAStagingPodThatHasEndedIsNotWaitedForUntilTheKubeletTells(t *testing.T) {
 	w := newWorld(t)
-	w.options.CRIEndpoint = filepath.Join(w.kubelet, "cri.sock")
-	runtime := startRuntime(t, w.options.CRIEndpoint)
-	w.has(nodeReady)
+	runtime := w.startRuntime(nodeReady)
 	w.start()
 	volume := w.volume(w.provisioner(), "pv-"+w.id)
 	pod := w.pod("staging")
@@ -402,9 +374,42 @@ func TestAStagingPodThatHasEndedIsNotWaitedForUntilTheKubeletTells(t *testing.T)
 	}
 	runtime.exit(pod, "main", 0)
 	runtime.stopped(pod)
-	if err := <-published; err != nil {
-		t.Fatal(err)
+	w.must(<-published)
+	w.ends(volume, w.target(volume, "pod-1"))
+}
+
+// has writes conditions of the agent's Node, and creates a missing Node.
+func (w *world) has(conditions ...corev1.NodeCondition) {
+	w.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.node}}
+	w.create(n)
+	n.Status.Conditions = conditions
+	w.must(w.client.Status().Update(w.ctx, n))
+}
+
+var nodeReady = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
+
+func TestUnderPressureTheKubeletTellsWhetherAPodHasSucceeded(t *testing.T) {
+	w := newWorld(t)
+	runtime := w.startRuntime(nodeReady, corev1.NodeCondition{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue})
+	w.start()
+	stopped := w.pod("stopped") // by SIGTERM, upon which it exits with 0
+	w.mustPublishPav(stopped, map[string]string{"handle": "half-made"})
+	runtime.exit(stopped, "main", 0)
+	runtime.stopped(stopped)
+	failed := w.pod("failed")
+	w.mustPublishPav(failed, map[string]string{"error": "no room"})
+	runtime.exit(failed, "main", 1)
+	runtime.stopped(failed)
+	w.eventually("what has failed is told at once", func() error { _, err := w.result(failed); return err })
+	time.Sleep(100 * time.Millisecond)
+	if got, err := w.result(stopped); err == nil {
+		t.Errorf("stored of the pod that was stopped: %+v", got)
 	}
-	w.mustUnpublish(volume, w.target(volume, "pod-1"))
+	w.must(w.unpublishPav(stopped))
+	if got, err := w.result(stopped); err != nil || got.Succeeded != nil || *got.Handle != "half-made" {
+		t.Errorf("result after unpublish: %+v %v", got, err)
+	}
+	w.must(w.unpublishPav(failed))
 	w.nothingIsLeft()
 }

@@ -27,7 +27,7 @@ import (
 // volumes with CSI calls. The test turns these into PersistentVolumes, as Tarn's controllers do
 // without CSI.
 func TestCSISanity(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldAlone(t)
 	w.start()
 	provisioner := w.provisioner()
 	w.player.mu.Lock()
@@ -36,9 +36,7 @@ func TestCSISanity(t *testing.T) {
 	w.letGrow(provisioner)
 	controller := filepath.Join(w.kubelet, "controller.sock")
 	listener, err := net.Listen("unix", controller)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.must(err)
 	server := grpc.NewServer()
 	maker := &volumeMaker{w: w, provisioner: provisioner}
 	csi.RegisterControllerServer(server, maker)

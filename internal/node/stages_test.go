@@ -22,9 +22,7 @@ import (
 )
 
 func TestAVolumeIsStagedMountedAndUnstaged(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w, volume := serving(t)
 	begun := time.Now()
 	target := w.mustPublish(volume, "pod-1")
 	t.Logf("published after %s", time.Since(begun))
@@ -52,13 +50,9 @@ func TestAStageBegunAheadIsTakenByTheKubeletsCall(t *testing.T) {
 }
 
 func takeAStage(t *testing.T, name func(types.UID, string, bool) string) {
-	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w, volume := serving(t)
 	p := &pavv1.PavProvisioner{}
-	if err := w.client.Get(w.ctx, client.ObjectKey{Name: volume.Spec.CSI.Driver}, p); err != nil {
-		t.Fatal(err)
-	}
+	w.must(w.client.Get(w.ctx, client.ObjectKey{Name: volume.Spec.CSI.Driver}, p))
 	stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: p.Name, UID: p.UID}, volume.Name, volume.UID, w.node, false)
 	stage.Name = name(volume.UID, w.node, false)
 	stage.Spec.AheadFor = &tarnv1.StageConsumer{Namespace: "default", Name: "web", UID: "uid-of-web"}
@@ -74,17 +68,14 @@ func takeAStage(t *testing.T, name func(types.UID, string, bool) string) {
 	if s := w.stages(); len(s) != 1 || s[0].UID != stage.UID || !s[0].Status.Node.Taken || len(s[0].Status.Node.Targets) != 1 {
 		t.Errorf("the call has not taken the stage: %+v", s)
 	}
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 	if w.player.staged != 1 || w.player.unstaged != 1 {
 		t.Errorf("%d staging and %d unstaging pods, want one each", w.player.staged, w.player.unstaged)
 	}
 }
 
 func TestPodsOfANodeShareAStageThatEndsWithTheLast(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w, volume := serving(t)
 	targets := make([]string, 8)
 	errs := make(chan error, len(targets))
 	for i := range targets {
@@ -95,9 +86,7 @@ func TestPodsOfANodeShareAStageThatEndsWithTheLast(t *testing.T) {
 		}()
 	}
 	for range targets {
-		if err := <-errs; err != nil {
-			t.Fatal(err)
-		}
+		w.must(<-errs)
 	}
 	if n := len(w.stages()); n != 1 || w.player.staged != 1 {
 		t.Errorf("%d stages, %d staging pods, want one", n, w.player.staged)
@@ -106,8 +95,7 @@ func TestPodsOfANodeShareAStageThatEndsWithTheLast(t *testing.T) {
 		w.mustUnpublish(volume, target)
 		w.wantFile(filepath.Join(targets[0], "greeting"), "hello")
 	}
-	w.mustUnpublish(volume, targets[0])
-	w.nothingIsLeft()
+	w.ends(volume, targets[0])
 	if w.player.unstaged != 1 {
 		t.Errorf("unstaged %d times", w.player.unstaged)
 	}
@@ -146,20 +134,15 @@ func (w *world) wantStages(writable, readOnly int) {
 }
 
 func TestPodsThatOnlyReadShareTheStageOfTheOthers(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w, volume := serving(t)
 	reads, writes := w.mustPublishReadOnly(volume, "pod-1"), w.mustPublish(volume, "pod-2")
-	if err := os.WriteFile(filepath.Join(writes, "note"), []byte("both"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	w.must(os.WriteFile(filepath.Join(writes, "note"), []byte("both"), 0o600))
 	w.wantFile(filepath.Join(reads, "note"), "both")
 	w.wantStages(2, 0)
 	w.mustUnpublish(volume, writes)
 	w.wantFile(filepath.Join(reads, "note"), "both")
 	w.mustPublishReadOnly(volume, "pod-1") // as the kubelet asks again
-	w.mustUnpublish(volume, reads)
-	w.nothingIsLeft()
+	w.ends(volume, reads)
 	if w.player.staged != 1 || w.player.unstaged != 1 {
 		t.Errorf("%d staging and %d unstaging pods, want one each", w.player.staged, w.player.unstaged)
 	}
@@ -178,10 +161,7 @@ func TestStagesThatWereMadeOtherwiseServeOn(t *testing.T) {
 		w.wantStages(2, 0)
 		late := w.mustPublishReadOnly(volume, "late")
 		w.wantStages(2, 1)
-		for _, target := range []string{early, writes, late} {
-			w.mustUnpublish(volume, target)
-		}
-		w.nothingIsLeft()
+		w.ends(volume, early, writes, late)
 	})
 	t.Run("apart, as in a release before, and shared from now on", func(t *testing.T) {
 		w := newWorld(t)
@@ -197,17 +177,12 @@ func TestStagesThatWereMadeOtherwiseServeOn(t *testing.T) {
 		w.wantStages(1, 2)
 		late := w.mustPublishReadOnly(volume, "late")
 		w.wantStages(2, 2)
-		for _, target := range []string{early, joins, writes, late} {
-			w.mustUnpublish(volume, target)
-		}
-		w.nothingIsLeft()
+		w.ends(volume, early, joins, writes, late)
 	})
 }
 
 func TestTheTextOfPavErrorReachesTheUserAndTheNextAttemptIsNew(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w, volume := serving(t)
 	w.player.set(func(pav string) (tarnv1.StagePodPhase, string) {
 		_ = os.WriteFile(filepath.Join(pav, "error"), []byte("  the bucket is on fire\n"), 0o644)
 		return tarnv1.StagePodFailed, "exit code 3"
@@ -216,24 +191,16 @@ func TestTheTextOfPavErrorReachesTheUserAndTheNextAttemptIsNew(t *testing.T) {
 	if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "Staging pod failed: the bucket is on fire (exit code 3)") {
 		t.Fatalf("publish: %v", err)
 	}
-	w.eventually("the failed stage goes", func() error {
-		if left := w.stages(); len(left) > 0 {
-			return status.Error(codes.Unknown, left[0].Name)
-		}
-		return nil
-	})
+	w.stageEnds()
 	w.nothingIsLeft()
 	w.player.set(greet)
 	target := w.mustPublish(volume, "pod-1")
 	w.wantFile(filepath.Join(target, "greeting"), "hello")
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 }
 
 func TestAStagingPodThatStaysSaysReadyByAFile(t *testing.T) {
-	w := newWorld(t)
-	w.start()
-	volume := w.volume(w.provisioner(), "pv-"+w.id)
+	w, volume := serving(t)
 	w.player.set(func(pav string) (tarnv1.StagePodPhase, string) {
 		go func() { // a long-running pod, which mounts something and then says so
 			time.Sleep(200 * time.Millisecond)
@@ -261,9 +228,7 @@ func TestAWrongVolumeIsRefusedWithWhatIsWrong(t *testing.T) {
 		"volumeMode is Filesystem": func(pav string) error { return unix.Mknod(filepath.Join(pav, "volume"), unix.S_IFBLK|0o600, 1<<8) },
 	} {
 		t.Run(want, func(t *testing.T) {
-			w := newWorld(t)
-			w.start()
-			volume := w.volume(w.provisioner(), "pv-"+w.id)
+			w, volume := serving(t)
 			w.player.set(func(pav string) (tarnv1.StagePodPhase, string) {
 				if err := make(pav); err != nil {
 					t.Error(err)

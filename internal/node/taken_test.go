@@ -18,16 +18,12 @@ import (
 func (w *world) judge(name string, conditions ...metav1.Condition) {
 	w.Helper()
 	p := &pavv1.PavProvisioner{}
-	if err := w.client.Get(w.ctx, client.ObjectKey{Name: name}, p); err != nil {
-		w.Fatal(err)
-	}
+	w.must(w.client.Get(w.ctx, client.ObjectKey{Name: name}, p))
 	for i := range conditions {
 		conditions[i].LastTransitionTime = metav1.Now()
 	}
 	p.Status.Conditions = conditions
-	if err := w.client.Status().Update(w.ctx, p); err != nil {
-		w.Fatal(err)
-	}
+	w.must(w.client.Status().Update(w.ctx, p))
 }
 
 func TestADriverWhoseNameIsAnothersIsServedForWhatIsStagedAlone(t *testing.T) {
@@ -58,8 +54,7 @@ func TestADriverWhoseNameIsAnothersIsServedForWhatIsStagedAlone(t *testing.T) {
 	if err := isServed(); err != nil {
 		t.Error(err)
 	}
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 	w.eventually("the driver ends with its last stage", isNot)
 	w.stop()
 	w.start()
@@ -78,22 +73,15 @@ func TestAnAgentIsReadyThoughAnotherDriverHasTheNameOfWhatIsStaged(t *testing.T)
 	w.judge(name, testkit.Accepted(metav1.ConditionFalse, pavv1.ReasonDriverNameTaken, "CSIDriver belongs to something else"))
 	w.stop()
 	socket := filepath.Join(w.kubelet, "plugins_registry", name+"-reg.sock")
-	if err := os.Remove(socket); err != nil {
-		t.Fatal(err)
-	}
+	w.must(os.Remove(socket))
 	theirs, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.must(err)
 	t.Cleanup(func() { _ = theirs.Close() })
 	w.start() // which waits until it is ready
 	if w.served(name) == nil {
 		t.Error("it is served though the kubelet is told of another")
 	}
-	if err := theirs.Close(); err != nil {
-		t.Fatal(err)
-	}
+	w.must(theirs.Close())
 	w.eventually("the driver is served when the other one has gone", func() error { return w.served(name) })
-	w.mustUnpublish(volume, target)
-	w.nothingIsLeft()
+	w.ends(volume, target)
 }

@@ -62,12 +62,12 @@ func (k *logKeeper) add(prefix, args string) {
 func (k *logKeeper) show(t *testing.T) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.lines = nil
+	begun := len(k.lines)
 	t.Cleanup(func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		if t.Failed() {
-			t.Log("the agent's log:\n" + strings.Join(k.lines, "\n"))
+			t.Log("the agents' log:\n" + strings.Join(k.lines[begun:], "\n"))
 		}
 	})
 }
@@ -94,7 +94,16 @@ type world struct {
 
 var worlds atomic.Int32
 
+// newWorld makes a world for a test that runs beside others: most of its time is waiting.
 func newWorld(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	return newWorldAlone(t)
+}
+
+// newWorldAlone makes a world for a test that counts what others would change: the drivers that are
+// served, or what the process does.
+func newWorldAlone(t *testing.T) *world {
 	t.Helper()
 	logs.show(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -111,6 +120,14 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(w.player.run())
 	t.Cleanup(w.end)
 	return w
+}
+
+// serving is a world whose agent runs, with a volume.
+func serving(t *testing.T) (*world, *corev1.PersistentVolume) {
+	t.Helper()
+	w := newWorld(t)
+	w.start()
+	return w, w.volume(w.provisioner(), "pv-"+w.id)
 }
 
 // start starts an agent, with the rights that it has in a cluster.
@@ -143,9 +160,7 @@ func (w *world) startWith(restConfig *rest.Config) {
 			return made, err
 		},
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.must(err)
 	if w.agent, err = Register(m, w.options); err != nil {
 		w.Fatal(err)
 	}
@@ -167,6 +182,14 @@ func (w *world) startWith(restConfig *rest.Config) {
 func (w *world) end() {
 	if w.stop != nil {
 		w.stop()
+	}
+}
+
+// must ends the test if a step of it fails.
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
 	}
 }
 
@@ -216,9 +239,7 @@ func (w *world) accept(p *pavv1.PavProvisioner, conditions []metav1.Condition) {
 		conditions[i].Reason = "Test"
 	}
 	p.Status.Conditions = conditions
-	if err := w.client.Status().Update(w.ctx, p); err != nil {
-		w.Fatal(err)
-	}
+	w.must(w.client.Status().Update(w.ctx, p))
 	w.eventually("the agent sees the condition", func() error {
 		seen := &pavv1.PavProvisioner{}
 		if err := w.agent.cached.Get(w.ctx, client.ObjectKey{Name: p.Name}, seen); err != nil {
@@ -259,9 +280,7 @@ func (w *world) volume(provisioner, name string) *corev1.PersistentVolume {
 func (w *world) target(volume *corev1.PersistentVolume, pod string) string {
 	w.Helper()
 	folder := filepath.Join(w.kubelet, "pods", pod, "volumes", "kubernetes.io~csi", volume.Name)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		w.Fatal(err)
-	}
+	w.must(os.MkdirAll(folder, 0o755))
 	return filepath.Join(folder, "mount")
 }
 
@@ -273,9 +292,7 @@ func (w *world) csi(driver string) csi.NodeClient {
 func (w *world) dial(socket string) *grpc.ClientConn {
 	w.Helper()
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.must(err)
 	w.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -329,10 +346,28 @@ func (w *world) mustUnpublish(volume *corev1.PersistentVolume, target string) {
 func (w *world) stages() []tarnv1.PavStage {
 	w.Helper()
 	list := &tarnv1.PavStageList{}
-	if err := w.client.List(w.ctx, list, client.MatchingFields{"spec.nodeName": w.node}); err != nil {
-		w.Fatal(err)
-	}
+	w.must(w.client.List(w.ctx, list, client.MatchingFields{"spec.nodeName": w.node}))
 	return list.Items
+}
+
+// ends unpublishes the volume from its last targets, and checks that nothing is left.
+func (w *world) ends(volume *corev1.PersistentVolume, targets ...string) {
+	w.Helper()
+	for _, target := range targets {
+		w.mustUnpublish(volume, target)
+	}
+	w.nothingIsLeft()
+}
+
+// stageEnds waits until the node has no stage.
+func (w *world) stageEnds() {
+	w.Helper()
+	w.eventually("the stage ends", func() error {
+		if left := w.stages(); len(left) > 0 {
+			return fmt.Errorf("PavStage %s: %+v", left[0].Name, left[0].Status)
+		}
+		return nil
+	})
 }
 
 // nothingIsLeft checks that no stage, directory, target or mount is left.
@@ -351,9 +386,7 @@ func (w *world) nothingIsLeft() {
 		}
 	}
 	table, err := mounts.Kernel{}.List()
-	if err != nil {
-		w.Fatal(err)
-	}
+	w.must(err)
 	for _, m := range mounts.Under(table, w.kubelet) {
 		w.Errorf("mount %s is left", m.Point)
 	}

@@ -124,13 +124,16 @@ func checkShape(step tarnv1.Step, field string, object any) []Problem {
 		}
 		problems = append(problems, checkField(field+"."+key, key, fields[key])...)
 	}
-	if _, has := fields["podTemplate"]; step == tarnv1.StepStaging && !has {
-		problems = append(problems, Problem{Field: field + ".podTemplate", Message: "is missing: a volume is made available on a node by a staging pod"})
-	}
-	if _, has := fields["podTemplate"]; step == tarnv1.StepRecycling && !has {
-		problems = append(problems, Problem{Field: field + ".podTemplate", Message: "is missing: a volume is recycled by a pod; remove the section to leave it to Tarn"})
+	if _, has := fields["podTemplate"]; !has && missingPod[step] != "" {
+		problems = append(problems, Problem{Field: field + ".podTemplate", Message: "is missing: " + missingPod[step]})
 	}
 	return problems
+}
+
+// missingPod says why a section needs a pod, for those that do.
+var missingPod = map[tarnv1.Step]string{
+	tarnv1.StepStaging:   "a volume is made available on a node by a staging pod",
+	tarnv1.StepRecycling: "a volume is recycled by a pod; remove the section to leave it to Tarn",
 }
 
 func checkField(field, key string, value any) []Problem {
@@ -170,23 +173,14 @@ func checkField(field, key string, value any) []Problem {
 			return []Problem{{Field: field, Message: fmt.Sprintf("%q is not one of %s", text, join(recoveries))}}
 		}
 	case "deadlineSeconds":
-		return checkSeconds(field, value)
+		if isTemplate(text) {
+			return nil
+		}
+		if err := new(seconds).UnmarshalJSON(fmt.Append(nil, value)); err != nil {
+			return []Problem{{Field: field, Message: err.Error()}}
+		}
 	case "podTemplate", "nodePodTemplate":
 		return CheckPodTemplate(field, value)
-	}
-	return nil
-}
-
-func checkSeconds(field string, value any) []Problem {
-	text, isString := value.(string)
-	if isString && isTemplate(text) {
-		return nil
-	}
-	if !isString {
-		text = fmt.Sprint(value)
-	}
-	if err := new(seconds).UnmarshalJSON([]byte(text)); err != nil {
-		return []Problem{{Field: field, Message: err.Error()}}
 	}
 	return nil
 }
@@ -316,5 +310,3 @@ func joinPath(field, path string) string {
 }
 
 func sortedKeys(fields map[string]any) []string { return slices.Sorted(maps.Keys(fields)) }
-
-func contains(list []string, item string) bool { return slices.Contains(list, item) }

@@ -1,14 +1,19 @@
 package steppod
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
+	"tarn.dev/tarn/jinja"
 )
 
 // A list from a template is checked like a list written out. The claim is not rejected for it,
@@ -131,6 +136,113 @@ func TestAFieldThatNoPodHasIsRefusedAsWritten(t *testing.T) {
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: problems %q, want %q", template, got, want)
+		}
+	}
+}
+
+func TestTheHandleASectionGivesIsTrimmedAsThatOfThePod(t *testing.T) {
+	for _, c := range []struct{ name, handle, want, wantError string }{
+		{"as it is", "shelf-7", "shelf-7", ""},
+		{"a block of YAML ends with a newline", "shelf-7\n", "shelf-7", ""},
+		{"blanks around it", " \t shelf-7 \n\n", "shelf-7", ""},
+		{"blanks within it stay", "shelf 7", "shelf 7", ""},
+		{"nothing but blanks", " \n", "", "spec.volumeCreation.handle: a volume handle must not be empty"},
+		{"two lines", "a\nb\n", "", "control characters"},
+		{"too long", strings.Repeat("x", 129), "", "at most 128 bytes"},
+		{"not too long without its newline", strings.Repeat("x", 128) + "\n", strings.Repeat("x", 128), ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			section, err := json.Marshal(map[string]string{"capacity": "1Gi", "handle": c.handle})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := testkit.Provisioner("prov")
+			p.Spec.VolumeCreation = testkit.Section(string(section))
+			claim := testkit.Claim("ns", "data", "u1", "prov")
+			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+			prepared, err := (&Steps{}).PrepareCreation(t.Context(), p, testkit.Record(claim, "prov", tarnv1.VolumePending), claim, 1)
+			if c.wantError != "" {
+				if AsStepError(err) == nil || !strings.Contains(err.Error(), c.wantError) {
+					t.Errorf("error %v, want a StepError with %q", err, c.wantError)
+				}
+				return
+			}
+			if err != nil || prepared.Inputs.Handle != c.want {
+				t.Errorf("handle %+v, %v, want %q", prepared, err, c.want)
+			}
+		})
+	}
+}
+
+func TestAClaimIsHeldAgainstVolumeValidation(t *testing.T) {
+	asks := func(modes ...corev1.PersistentVolumeAccessMode) func(*tarnv1.PavVolume) {
+		return func(r *tarnv1.PavVolume) { r.Spec.AccessModes = modes }
+	}
+	sizes := func(least, most string) func(*tarnv1.PavVolume) {
+		return func(r *tarnv1.PavVolume) {
+			size := resource.MustParse(least)
+			r.Spec.RequestedMinCapacity = size.Value()
+			if most != "" {
+				limit := resource.MustParse(most)
+				r.Spec.RequestedMaxCapacity = ptr.To(limit.Value())
+			}
+		}
+	}
+	blocks := func(r *tarnv1.PavVolume) { r.Spec.VolumeMode = corev1.PersistentVolumeBlock }
+	const once, oncePod, many = corev1.ReadWriteOnce, corev1.ReadWriteOncePod, corev1.ReadWriteMany
+	for _, c := range []struct {
+		name    string
+		section string
+		record  func(*tarnv1.PavVolume)
+		want    string // in the error; empty for none
+	}{
+		{"file systems by default", `{}`, func(*tarnv1.PavVolume) {}, ""},
+		{"no block devices by default", `{}`, blocks, "can only provision volumes with volume mode Filesystem, the claim asks for Block"},
+		{"block devices where it says so", `{"volumeModes": ["Block"]}`, blocks, ""},
+		{"every access mode by default", `{}`, asks(once, oncePod, many, corev1.ReadOnlyMany), ""},
+		{"the mode for one pod where it says so", `{"accessModes": ["ReadWriteOncePod"]}`, asks(oncePod), ""},
+		{"one node is not one pod", `{"accessModes": ["ReadWriteOnce"]}`, asks(oncePod), "supporting access mode ReadWriteOnce, the claim asks for ReadWriteOncePod"},
+		{"nor the other way about", `{"accessModes": ["ReadWriteOncePod"]}`, asks(once), "supporting access mode ReadWriteOncePod, the claim asks for ReadWriteOnce"},
+		{"all that are asked for", `{"accessModes": ["ReadWriteOnce"]}`, asks(once, many), "the claim asks for ReadWriteMany"},
+		{"no more than the most", `{"maxCapacity": "1Gi"}`, sizes("1025Mi", ""), "cannot provision volumes with capacity greater than 1073741824 bytes, the claim requests 1074790400"},
+		{"the most itself", `{"maxCapacity": "1Gi"}`, sizes("1Gi", ""), ""},
+		{"a limit above the least", `{"minCapacity": "1Gi"}`, sizes("1Mi", "1Gi"), ""},
+		{"no limit below the least", `{"minCapacity": "1Gi"}`, sizes("1Mi", "1023Mi"), "capacity less than 1073741824 bytes, the claim's limit is 1072693248"},
+		{"no limit at all", `{"minCapacity": "1Gi"}`, sizes("1Mi", ""), ""},
+		{"limits that leave nothing", `{"minCapacity": "2Gi", "maxCapacity": "1Gi"}`, func(*tarnv1.PavVolume) {}, "minCapacity (2147483648) must not be greater than maxCapacity (1073741824)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			claim := testkit.Claim("ns", "data", "u1", "prov")
+			record := testkit.Record(claim, "prov", tarnv1.VolumePending)
+			c.record(record)
+			p := testkit.Provisioner("prov")
+			p.Spec.VolumeValidation = testkit.Section(c.section)
+			prepared, err := (&Steps{}).PrepareValidation(t.Context(), p, record, claim, 1)
+			switch {
+			case c.want == "" && (err != nil || prepared.Pod != nil):
+				t.Errorf("got %+v, %v, want neither pod nor error", prepared, err)
+			case c.want != "" && (AsStepError(err) == nil || !strings.Contains(err.Error(), c.want)):
+				t.Errorf("got %v, want a StepError with %q", err, c.want)
+			}
+		})
+	}
+}
+
+// The template engine contains no code of Kubernetes, so it parses sizes by itself.
+func TestTobytesReadsSizesAsTheFieldCapacityIsRead(t *testing.T) {
+	numbers := []string{"", "0", "00", "1", "007", "1.5", ".5", "5.", ".", "0.3", "0.0000000001", "1.0000000001", "-1", "+2", "+", "--1", "1.2.3", "9223372036854775807", "9223372036854775808", "x"}
+	suffixes := []string{"", "n", "u", "m", "k", "K", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "ki", "e", "e3", "E3", "E+3", "e-3", "e40", "e41", "e-41", "e99999999999999999999", "e3.5", "i", "GB", "µ", " ", "\n"}
+	for _, number := range numbers {
+		for _, suffix := range suffixes {
+			if len(number) > 18 && strings.HasSuffix(suffix, "i") {
+				continue // too large; apimachinery silently takes them for the largest size
+			}
+			text := number + suffix
+			want, wantErr := volume.ParseCapacity(text, volume.RoundUp)
+			got, err := jinja.Evaluate(t.Context(), "{% set yaml = true %}{{ size | tobytes }}", map[string]any{"size": text}, jinja.Limits{})
+			if (err == nil) != (wantErr == nil) || err == nil && got != want {
+				t.Errorf("%q: tobytes gives %v, %v; capacity is %v, %v", text, got, err, want, wantErr)
+			}
 		}
 	}
 }

@@ -2,7 +2,6 @@ package steppod
 
 import (
 	"context"
-	"fmt"
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
@@ -135,11 +134,8 @@ func (s *Steps) PrepareExpansion(ctx context.Context, p *pavv1.PavProvisioner, r
 
 // checkExpansion checks the new size against the limits that applied to the creation.
 func (s *Steps) checkExpansion(ctx context.Context, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim, newCapacity int64) error {
-	fail := func(reason, format string, args ...any) error {
-		return &StepError{Step: tarnv1.StepExpansion, Reason: reason, Message: fmt.Sprintf(format, args...)}
-	}
 	if most := record.Spec.RequestedMaxCapacity; most != nil && newCapacity > *most {
-		return fail(ReasonRefused, "the claim's spec.resources.requests.storage is %d bytes, more than its spec.resources.limits.storage, %d; request at most that", newCapacity, *most)
+		return failed(tarnv1.StepExpansion, ReasonRefused, "the claim's spec.resources.requests.storage is %d bytes, more than its spec.resources.limits.storage, %d; request at most that", newCapacity, *most)
 	}
 	grown := record.DeepCopy()
 	grown.Spec.RequestedMinCapacity = newCapacity
@@ -149,10 +145,10 @@ func (s *Steps) checkExpansion(ctx context.Context, p *pavv1.PavProvisioner, rec
 	}
 	most, err := section.MaxCapacity.parse("spec.volumeValidation.maxCapacity", volume.RoundUp)
 	if err != nil {
-		return fail(ReasonInvalid, "%v", err)
+		return failed(tarnv1.StepExpansion, ReasonInvalid, "%v", err)
 	}
 	if most != nil && newCapacity > *most {
-		return fail(ReasonRefused, "PavProvisioner %q cannot provision volumes with capacity greater than %d bytes, the claim requests %d", p.Name, *most, newCapacity)
+		return failed(tarnv1.StepExpansion, ReasonRefused, "PavProvisioner %q cannot provision volumes with capacity greater than %d bytes, the claim requests %d", p.Name, *most, newCapacity)
 	}
 	return nil
 }
@@ -169,11 +165,7 @@ func (s *Steps) PrepareNodeExpansion(ctx context.Context, p *pavv1.PavProvisione
 		return nil, err
 	}
 	section.PodTemplate = section.NodePodTemplate
-	return s.prepare(order{
-		step: tarnv1.StepNodeExpansion, name: PodName(tarnv1.StepNodeExpansion, e.Stage.UID, e.Attempt), provisioner: p.Name, volume: e.Volume.Name,
-		owner: ownerReference("PavStage", e.Stage), uidLabel: tarnv1.LabelStage,
-		nodeName: e.Stage.Spec.NodeName, folder: StageFolder(s.StateDir, e.Stage.UID),
-	}, section)
+	return s.prepare(s.stageOrder(tarnv1.StepNodeExpansion, p, e.Stage, e.Attempt), section)
 }
 
 // ExpansionResult is the size in bytes that a volume has grown to. It is what the pod wrote to
@@ -181,7 +173,7 @@ func (s *Steps) PrepareNodeExpansion(ctx context.Context, p *pavv1.PavProvisione
 // StepError.
 func ExpansionResult(record *tarnv1.PavVolume, newCapacity int64, result *tarnv1.PodResult) (int64, error) {
 	fail := func(format string, args ...any) (int64, error) {
-		return 0, &StepError{Step: tarnv1.StepExpansion, Reason: ReasonResultInvalid, Message: fmt.Sprintf(format, args...)}
+		return 0, failed(tarnv1.StepExpansion, ReasonResultInvalid, format, args...)
 	}
 	if result == nil {
 		return newCapacity, nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -79,8 +80,7 @@ func Observe(pod *corev1.Pod, owner types.UID, now time.Time) Observation {
 		return Observation{State: PodAbsent}
 	}
 	if !OwnedBy(pod, owner) {
-		return Observation{State: PodForeign, Reason: ReasonPodForeign, Message: fmt.Sprintf(
-			"pod %s/%s exists and belongs to something else; delete it to continue", pod.Namespace, pod.Name)}
+		return Observation{State: PodForeign, Reason: ReasonPodForeign, Message: foreign(pod)}
 	}
 	o := Observation{}
 	if err := readAnnotation(pod, tarnv1.AnnotationInputs, &o.Inputs); err != nil {
@@ -99,8 +99,10 @@ func Observe(pod *corev1.Pod, owner types.UID, now time.Time) Observation {
 		observeGoing(&o, pod, now)
 	case phase == "":
 		observeActive(&o, pod, now)
+	case isStaging(pod) && phase == corev1.PodSucceeded:
+		o.State = PodSucceeded
 	case isStaging(pod):
-		observeStagingEnd(&o, pod, phase, now)
+		observeFailure(&o, pod, nil, now)
 	default:
 		observeEnd(&o, pod, phase, now)
 	}
@@ -131,6 +133,10 @@ func hasResults(pod *corev1.Pod) bool {
 // OwnedBy says whether a pod belongs to the record or stage of that uid.
 func OwnedBy(pod *corev1.Pod, owner types.UID) bool {
 	return slices.ContainsFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner })
+}
+
+func foreign(pod *corev1.Pod) string {
+	return fmt.Sprintf("pod %s/%s exists and belongs to something else; delete it to continue", pod.Namespace, pod.Name)
 }
 
 func readAnnotation(pod *corev1.Pod, key string, into any) error {
@@ -226,14 +232,6 @@ func observeActive(o *Observation, pod *corev1.Pod, now time.Time) {
 	timeIsUp(o, pod, keptBy(pod, o.Result))
 }
 
-func observeStagingEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time.Time) {
-	if phase == corev1.PodSucceeded {
-		o.State = PodSucceeded
-		return
-	}
-	observeFailure(o, pod, nil, now)
-}
-
 func observeEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time.Time) {
 	expected := hasResults(pod) && hasStarted(pod)
 	if expected && o.Result == nil {
@@ -299,7 +297,7 @@ func exits(pod *corev1.Pod, result *tarnv1.PodResult, without string) string {
 		}
 	}
 	if len(parts) == 0 && result != nil {
-		for _, name := range sortedNames(result.ExitCodes) {
+		for _, name := range slices.Sorted(maps.Keys(result.ExitCodes)) {
 			parts = append(parts, fmt.Sprintf("container %s exited with %d", name, result.ExitCodes[name]))
 		}
 	}

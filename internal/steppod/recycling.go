@@ -3,7 +3,6 @@ package steppod
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -107,7 +106,7 @@ func (s *Steps) PrepareRecycling(ctx context.Context, step tarnv1.Step, p *pavv1
 		return nil, err
 	}
 	if prepared.Pod == nil {
-		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s.podTemplate evaluates to nothing, but a pod must recycle the volume", sectionNames[step])}
+		return nil, failed(step, ReasonInvalid, "%s.podTemplate evaluates to nothing, but a pod must recycle the volume", SectionField(step))
 	}
 	prepared.Pod.Name = RecyclePodName(step, passage.Claim, passage.Handle != "")
 	return prepared.Pod, nil
@@ -123,8 +122,8 @@ func (s *Steps) prepareOwn(ctx context.Context, p *pavv1.PavProvisioner, passage
 		return nil, err
 	}
 	if section.Methods != nil && !slices.Contains(section.Methods, passage.Method) {
-		return nil, &StepError{Step: tarnv1.StepRecycling, Reason: ReasonRefused, Message: fmt.Sprintf(
-			"spec.volumeRecycling of PavProvisioner %q does %s, not %s; choose one of these as %s", p.Name, join(section.Methods), passage.Method, tarnv1.AnnotationRecycle)}
+		return nil, failed(tarnv1.StepRecycling, ReasonRefused, "spec.volumeRecycling of PavProvisioner %q does %s, not %s; choose one of these as %s",
+			p.Name, join(section.Methods), passage.Method, tarnv1.AnnotationRecycle)
 	}
 	return s.prepare(recordOrder(tarnv1.StepRecycling, p, passage.Record, 1), section)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -78,6 +79,10 @@ type StepError struct {
 }
 
 func (e *StepError) Error() string { return e.Message }
+
+func failed(step tarnv1.Step, reason, format string, args ...any) *StepError {
+	return &StepError{Step: step, Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
 
 // Recorded is the error in the form that a record keeps. p is the provisioner that the step used,
 // nil if it was deleted.
@@ -245,7 +250,7 @@ func decodeSection(step tarnv1.Step, object any) (*evaluatedSection, error) {
 func onlyKnown(step tarnv1.Step, fields map[string]any) error {
 	known := fieldsOf[step]
 	for _, key := range sortedKeys(fields) {
-		if !contains(known, key) {
+		if !slices.Contains(known, key) {
 			return fmt.Errorf("spec.%s.%s: unknown field; known are %s", sectionNames[step], key, strings.Join(known, ", "))
 		}
 	}

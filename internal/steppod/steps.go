@@ -3,7 +3,6 @@ package steppod
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -71,19 +70,16 @@ func (s *Steps) PrepareCreation(ctx context.Context, p *pavv1.PavProvisioner, re
 	if err != nil {
 		return nil, err
 	}
-	invalid := func(format string, args ...any) error {
-		return &StepError{Step: tarnv1.StepCreation, Reason: ReasonInvalid, Message: "spec.volumeCreation" + fmt.Sprintf(format, args...)}
-	}
 	o := recordOrder(tarnv1.StepCreation, p, record, attempt)
-	bytes, err := section.Capacity.parse(".capacity", volume.RoundUp)
+	bytes, err := section.Capacity.parse("spec.volumeCreation.capacity", volume.RoundUp)
 	if err != nil {
-		return nil, invalid("%v", err)
+		return nil, failed(tarnv1.StepCreation, ReasonInvalid, "%v", err)
 	}
 	o.inputs.Capacity = ptr.Deref(bytes, 0)
 	if section.Handle != nil {
 		handle := strings.TrimSpace(*section.Handle) // as /pav/handle: YAML's "|" ends it with a newline
 		if err := checkHandle(handle); err != nil {
-			return nil, invalid(".handle: %v", err)
+			return nil, failed(tarnv1.StepCreation, ReasonInvalid, "spec.volumeCreation.handle: %v", err)
 		}
 		o.inputs.Handle = handle
 	}
@@ -121,7 +117,7 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 		return nil, err
 	}
 	if step == tarnv1.StepStaging && section.PodTemplate == nil {
-		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: "spec.volumeStaging.podTemplate is missing: a volume is made available on a node by a staging pod"}
+		return nil, failed(step, ReasonInvalid, "spec.volumeStaging.podTemplate is missing: %s", missingPod[step])
 	}
 	var warning string
 	if step == tarnv1.StepStaging {
@@ -137,15 +133,11 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 		section.Recovery = recoveries[0]
 	}
 	if !slices.Contains(recoveries, section.Recovery) {
-		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf(
-			"spec.volumeStaging.recovery: %q is not one of %s", section.Recovery, join(recoveries))}
+		return nil, failed(step, ReasonInvalid, "spec.volumeStaging.recovery: %q is not one of %s", section.Recovery, join(recoveries))
 	}
-	prepared, err := s.prepare(order{
-		step: step, name: PodName(step, stage.UID, attempt), provisioner: p.Name, volume: stage.Spec.VolumeName,
-		owner: ownerReference(tarnv1.GroupVersion.WithKind("PavStage").Kind, stage), uidLabel: tarnv1.LabelStage,
-		nodeName: stage.Spec.NodeName, folder: StageFolder(s.StateDir, stage.UID),
-		inputs: tarnv1.PodInputs{DeadlineSeconds: int64(section.DeadlineSeconds)},
-	}, section)
+	o := s.stageOrder(step, p, stage, attempt)
+	o.inputs.DeadlineSeconds = int64(section.DeadlineSeconds)
+	prepared, err := s.prepare(o, section)
 	if err == nil {
 		prepared.Warning = warning
 	}
@@ -166,14 +158,12 @@ func (s *Steps) Start(ctx context.Context, pod *corev1.Pod) error {
 	case apierrors.IsAlreadyExists(err):
 		return s.adopt(ctx, pod)
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return &StepError{Step: step, Reason: ReasonNamespaceGone,
-			Message: fmt.Sprintf("namespace %q, in which the %s pod should run, is being deleted; create it again once it is gone", pod.Namespace, step)}
+		return failed(step, ReasonNamespaceGone, "namespace %q, in which the %s pod should run, is being deleted; create it again once it is gone", pod.Namespace, step)
 	case apierrors.IsNotFound(err):
-		return &StepError{Step: step, Reason: ReasonNamespaceGone,
-			Message: fmt.Sprintf("there is no namespace %q, in which the %s pod should run; create it, or correct %s.%s.metadata.namespace", pod.Namespace, step, SectionField(step), PodField(step))}
+		return failed(step, ReasonNamespaceGone, "there is no namespace %q, in which the %s pod should run; create it, or correct %s.%s.metadata.namespace",
+			pod.Namespace, step, SectionField(step), PodField(step))
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
-		return &StepError{Step: step, Reason: ReasonPodRefused,
-			Message: fmt.Sprintf("the API server rejected the %s pod in namespace %q: %v", step, pod.Namespace, err)}
+		return failed(step, ReasonPodRefused, "the API server rejected the %s pod in namespace %q: %v", step, pod.Namespace, err)
 	default:
 		return fmt.Errorf("creating pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
@@ -192,8 +182,7 @@ func (s *Steps) adopt(ctx context.Context, pod *corev1.Pod) error {
 	if OwnedBy(live, pod.OwnerReferences[0].UID) {
 		return nil
 	}
-	return &StepError{Step: tarnv1.Step(pod.Labels[tarnv1.LabelStep]), Reason: ReasonPodForeign, Message: fmt.Sprintf(
-		"pod %s/%s exists and belongs to something else; delete it to continue", pod.Namespace, pod.Name)}
+	return failed(tarnv1.Step(pod.Labels[tarnv1.LabelStep]), ReasonPodForeign, "%s", foreign(pod))
 }
 
 // Discard deletes a pod that is ours, and no other of that name. A pod that no longer exists is no
@@ -225,7 +214,7 @@ func (s *Steps) evaluateRecord(ctx context.Context, step tarnv1.Step, p *pavv1.P
 func (s *Steps) evaluate(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, own string, vars map[string]any) (*evaluatedSection, error) {
 	object, err := objectOf(p, step)
 	if err != nil {
-		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: fmt.Sprintf("spec.%s: %v", sectionNames[step], err)}
+		return nil, failed(step, ReasonInvalid, "%s: %v", SectionField(step), err)
 	}
 	live := &lookups{reader: s.Reader, provisioner: p, own: own}
 	live.addTo(vars)
@@ -234,13 +223,13 @@ func (s *Steps) evaluate(ctx context.Context, step tarnv1.Step, p *pavv1.PavProv
 	value, err := evaluateLiterally(ctx, object, vars, s.Limits)
 	if err != nil {
 		if live.transient != nil {
-			return nil, fmt.Errorf("evaluating spec.%s: %w", sectionNames[step], live.transient)
+			return nil, fmt.Errorf("evaluating %s: %w", SectionField(step), live.transient)
 		}
-		return nil, &StepError{Step: step, Reason: ReasonTemplate, Message: templateMessage(step, err)}
+		return nil, failed(step, ReasonTemplate, "%s", templateMessage(step, err))
 	}
 	section, err := decodeSection(step, value)
 	if err != nil {
-		return nil, &StepError{Step: step, Reason: ReasonInvalid, Message: err.Error()}
+		return nil, failed(step, ReasonInvalid, "%v", err)
 	}
 	return section, nil
 }
@@ -250,6 +239,14 @@ func recordOrder(step tarnv1.Step, p *pavv1.PavProvisioner, record *tarnv1.PavVo
 		step: step, name: PodName(step, record.Spec.Claim.UID, attempt), provisioner: p.Name, volume: record.Name,
 		owner: ownerReference("PavVolume", record), uidLabel: tarnv1.LabelRecord,
 		nodes: nodesOf(p, record),
+	}
+}
+
+func (s *Steps) stageOrder(step tarnv1.Step, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, attempt int32) order {
+	return order{
+		step: step, name: PodName(step, stage.UID, attempt), provisioner: p.Name, volume: stage.Spec.VolumeName,
+		owner: ownerReference("PavStage", stage), uidLabel: tarnv1.LabelStage,
+		nodeName: stage.Spec.NodeName, folder: StageFolder(s.StateDir, stage.UID),
 	}
 }
 
@@ -276,8 +273,8 @@ func (s *Steps) prepare(o order, section *evaluatedSection) (*Prepared, error) {
 // checkClaim checks a claim against an evaluated volumeValidation, in the original's order: volume
 // mode, access modes, then sizes.
 func checkClaim(provisioner string, record *tarnv1.PavVolume, section *evaluatedSection) error {
-	fail := func(reason, format string, args ...any) error {
-		return &StepError{Step: tarnv1.StepValidation, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	fail := func(format string, args ...any) error {
+		return failed(tarnv1.StepValidation, ReasonRefused, format, args...)
 	}
 	least, most, err := limitsOf(section)
 	if err != nil {
@@ -286,35 +283,32 @@ func checkClaim(provisioner string, record *tarnv1.PavVolume, section *evaluated
 	modes := modesIn(section)
 	want := record.Spec
 	if !slices.Contains(modes, want.VolumeMode) {
-		return fail(ReasonRefused, "PavProvisioner %q can only provision volumes with volume mode %s, the claim asks for %s", provisioner, join(modes), want.VolumeMode)
+		return fail("PavProvisioner %q can only provision volumes with volume mode %s, the claim asks for %s", provisioner, join(modes), want.VolumeMode)
 	}
 	for _, mode := range want.AccessModes {
 		if section.AccessModes != nil && !slices.Contains(section.AccessModes, mode) {
-			return fail(ReasonRefused, "PavProvisioner %q can only provision volumes supporting access mode %s, the claim asks for %s", provisioner, join(section.AccessModes), mode)
+			return fail("PavProvisioner %q can only provision volumes supporting access mode %s, the claim asks for %s", provisioner, join(section.AccessModes), mode)
 		}
 	}
 	if most != nil && want.RequestedMinCapacity > *most {
-		return fail(ReasonRefused, "PavProvisioner %q cannot provision volumes with capacity greater than %d bytes, the claim requests %d", provisioner, *most, want.RequestedMinCapacity)
+		return fail("PavProvisioner %q cannot provision volumes with capacity greater than %d bytes, the claim requests %d", provisioner, *most, want.RequestedMinCapacity)
 	}
 	if least != nil && want.RequestedMaxCapacity != nil && *want.RequestedMaxCapacity < *least {
-		return fail(ReasonRefused, "PavProvisioner %q cannot provision volumes with capacity less than %d bytes, the claim's limit is %d", provisioner, *least, *want.RequestedMaxCapacity)
+		return fail("PavProvisioner %q cannot provision volumes with capacity less than %d bytes, the claim's limit is %d", provisioner, *least, *want.RequestedMaxCapacity)
 	}
 	return nil
 }
 
 // limitsOf gives the sizes in bytes that an evaluated volumeValidation allows; nil means no limit.
 func limitsOf(section *evaluatedSection) (least, most *int64, err error) {
-	fail := func(format string, args ...any) (*int64, *int64, error) {
-		return nil, nil, &StepError{Step: tarnv1.StepValidation, Reason: ReasonInvalid, Message: fmt.Sprintf(format, args...)}
+	if least, err = section.MinCapacity.parse("spec.volumeValidation.minCapacity", volume.RoundDown); err == nil {
+		most, err = section.MaxCapacity.parse("spec.volumeValidation.maxCapacity", volume.RoundUp)
 	}
-	if least, err = section.MinCapacity.parse("spec.volumeValidation.minCapacity", volume.RoundDown); err != nil {
-		return fail("%v", err)
-	}
-	if most, err = section.MaxCapacity.parse("spec.volumeValidation.maxCapacity", volume.RoundUp); err != nil {
-		return fail("%v", err)
+	if err != nil {
+		return nil, nil, failed(tarnv1.StepValidation, ReasonInvalid, "%v", err)
 	}
 	if least != nil && most != nil && *least > *most {
-		return fail("spec.volumeValidation: minCapacity (%d) must not be greater than maxCapacity (%d)", *least, *most)
+		return nil, nil, failed(tarnv1.StepValidation, ReasonInvalid, "spec.volumeValidation: minCapacity (%d) must not be greater than maxCapacity (%d)", *least, *most)
 	}
 	return least, most, nil
 }
@@ -335,4 +329,71 @@ func join[T ~string](list []T) string {
 	return strings.Join(parts, ", ")
 }
 
-func sortedNames(m map[string]int32) []string { return slices.Sorted(maps.Keys(m)) }
+// StaticVars is the context of volumeValidation for a volume that was written by hand. The
+// requested capacity is that of the volume, and there is no class.
+func StaticVars(vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (map[string]any, error) {
+	vars, err := volumeVars(vol, claim)
+	if err != nil {
+		return nil, err
+	}
+	bytes := volume.Bytes(vol.Spec.Capacity[corev1.ResourceStorage])
+	vars["requestedVolumeMode"] = string(modeOf(vol))
+	vars["requestedAccessModes"] = texts(claim.Spec.AccessModes)
+	vars["requestedMinCapacity"], vars["requestedMaxCapacity"] = bytes, bytes
+	return vars, nil
+}
+
+// PrepareStatic evaluates volumeValidation for a volume that was written by hand, and checks the
+// volume against it. A volume that does not fit gives a StepError with ReasonVolumeRefused. A
+// provisioner without volumeValidation accepts every volume.
+func (s *Steps) PrepareStatic(ctx context.Context, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (*Prepared, error) {
+	if p.Spec.VolumeValidation == nil {
+		return &Prepared{}, nil
+	}
+	vars, err := StaticVars(vol, claim)
+	if err != nil {
+		return nil, err
+	}
+	section, err := s.evaluate(ctx, tarnv1.StepValidation, p, claim.Namespace, vars)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkVolume(p.Name, vol, claim, section); err != nil {
+		return nil, err
+	}
+	o := s.stageOrder(tarnv1.StepValidation, p, stage, 1)
+	o.nodeName, o.folder = "", "" // it runs where its template says, with results
+	if p.Spec.Topology == pavv1.TopologyNode {
+		o.nodes = onNode(stage.Spec.NodeName)
+	}
+	return s.prepare(o, section)
+}
+
+// checkVolume checks a volume that was written by hand against an evaluated volumeValidation, in
+// the order of checkClaim. It checks the access modes of the claim, not all those of the volume.
+func checkVolume(provisioner string, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, section *evaluatedSection) error {
+	refuse := func(format string, args ...any) error {
+		return failed(tarnv1.StepValidation, ReasonVolumeRefused, "PersistentVolume %q: %s", vol.Name, fmt.Sprintf(format, args...))
+	}
+	least, most, err := limitsOf(section)
+	if err != nil {
+		return err
+	}
+	if modes := modesIn(section); !slices.Contains(modes, modeOf(vol)) {
+		return refuse("spec.volumeMode is %s, PavProvisioner %q has %s in spec.volumeValidation.volumeModes; correct one of them", modeOf(vol), provisioner, join(modes))
+	}
+	for _, mode := range claim.Spec.AccessModes {
+		if section.AccessModes != nil && !slices.Contains(section.AccessModes, mode) {
+			return refuse("claim %s/%s has %s in spec.accessModes, PavProvisioner %q has %s in spec.volumeValidation.accessModes; correct one of them",
+				claim.Namespace, claim.Name, mode, provisioner, join(section.AccessModes))
+		}
+	}
+	bytes := volume.Bytes(vol.Spec.Capacity[corev1.ResourceStorage])
+	if most != nil && bytes > *most {
+		return refuse("spec.capacity.storage is %d bytes, PavProvisioner %q has %d in spec.volumeValidation.maxCapacity; correct one of them", bytes, provisioner, *most)
+	}
+	if least != nil && bytes < *least {
+		return refuse("spec.capacity.storage is %d bytes, PavProvisioner %q has %d in spec.volumeValidation.minCapacity; correct one of them", bytes, provisioner, *least)
+	}
+	return nil
+}

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -218,34 +217,4 @@ func (s *scenario) quotaCounted(quota *corev1.ResourceQuota) {
 		}
 	}
 	s.t.Fatalf("the use of quota %s is not counted", quota.Name)
-}
-
-func TestADeployThatCannotRunEndsAndSaysWhy(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "app-crash")
-	app := s.app("faulty")
-	file := func(program string) string {
-		return fmt.Sprintf("[app]\nname = \"faulty\"\nimage = \"busybox:1.36\"\ncommand = [%s]\n", program)
-	}
-	deploy := func(want int, program string, more ...string) (stdout, stderr string) {
-		t.Helper()
-		return mustTool(t, want, file(program), append([]string{"app", "deploy", "--namespace", s.name, "--file", "-"}, more...)...)
-	}
-	stdout, stderr := deploy(1, `"no-such-program"`)
-	s.says(stdout, "app faulty is Failing, 0 of 1 pod ready: the container of pod paas-app-faulty-", " cannot be started: ", "no-such-program")
-	s.says(stderr, "tarn: app faulty does not run as deployed; run tarn explain app "+s.name+"/faulty to see why")
-
-	// A slow kubelet takes a crashed container for ready, so this deploy does not wait for it.
-	deploy(0, `"sh", "-c", "echo reading; echo no configuration >&2; exit 3"`, "--wait=false")
-	s.await("the app to fail", func() (bool, string) {
-		if err := s.get(app); err != nil {
-			return false, err.Error()
-		}
-		ready := meta.FindStatusCondition(app.Status.Conditions, tarn.ConditionReady)
-		return ready != nil && ready.Reason == tarn.ReasonPodsFailing && ready.ObservedGeneration == app.Generation &&
-			containsAll(ready.Message, []string{"keeps ending, with exit code 3; it printed last:\n", "reading", "no configuration"}), fmt.Sprintf("%+v", ready)
-	})
-
-	stdout, _ = deploy(0, `"sh", "-c", "trap exit TERM; while true; do sleep 1; done"`)
-	s.says(stdout, "app faulty is Ready, 1 of 1 pod ready")
 }

@@ -170,6 +170,12 @@ func TestAnAppsVolumesAreFoundAgainByItsNextDeploy(t *testing.T) {
 	}
 }
 
+// hasGi is shell that fails unless df reports for /data a size in GiB, of which a file system may
+// reserve a tenth.
+func hasGi(gi int64) string {
+	return fmt.Sprintf("has=$(df -k /data | awk 'END {print $2}') && echo /data has $has KiB && test $has -ge %d && test $has -le %d", gi<<20/10*9, gi<<20)
+}
+
 func TestAnExt4VolumeGrowsBeforeItsPodIsStarted(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "app-ext4")

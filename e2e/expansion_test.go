@@ -160,47 +160,6 @@ func TestAVolumeGrowsUnderAPodThatGoesOnWriting(t *testing.T) {
 	s.sized(s.resizedTo(claim, "96Mi"), "96Mi")
 }
 
-func TestAVolumeByHandThatIsGrownByHandGrowsOnItsNode(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "grow-by-hand")
-	sections := inMemory()
-	sections["volumeExpansion"] = fields{"nodePodTemplate": remounting("test {{ handle }} = shelf-7\n")}
-	s.create(s.provisioner(sections))
-	class := s.classWith("-grows", s.name, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = new(true) })
-	vol := s.byHand("data", func(vol *corev1.PersistentVolume) {
-		vol.Spec.StorageClassName, vol.Spec.Capacity = class, size("32Mi")
-		vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: s.name, VolumeHandle: "shelf-7"}}
-	})
-	claim := s.claimOf("data", vol, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = &class })
-	pod := s.consumer("writer", claim.Name, writesOn)
-	s.ready(pod)
-	s.ask(claim, "64Mi")
-	s.told(claim, "VolumeResizeFailed", "expand its storage by hand and set its spec.capacity")
-	if err := suite.live.Patch(s.ctx, vol, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"capacity":{"storage":"64Mi"}}}`))); err != nil {
-		t.Fatal(err)
-	}
-	s.told(claim, "FileSystemResizeRequired")
-	s.nudge(pod)
-	s.resizedTo(claim, "64Mi")
-	s.prints(pod, "it has grown")
-	s.remove(pod)
-}
-
-func TestAnExpansionThatFailsRecoversWhenItsClaimAsksForLess(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "grow-less")
-	sections := inMemory()
-	sections["volumeExpansion"] = script{text: refusing}.section(nil)
-	s.create(s.provisioner(sections))
-	claim := s.growable()
-	s.ask(claim, "256Mi")
-	s.complains(claim, corev1.PersistentVolumeClaimControllerResizeError, "no room for 268435456 bytes")
-	s.told(claim, "VolumeResizeFailed", "no room for 268435456 bytes")
-	s.explainsClaim(claim.Name, "it cannot be expanded, attempt ", "no room for 268435456 bytes")
-	s.ask(claim, "64Mi")
-	s.sized(s.resizedTo(claim, "64Mi"), "64Mi")
-}
-
 func TestANodeThatCannotGrowRecoversWhenItsClaimAsksForLess(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "grow-node-less")
@@ -220,20 +179,6 @@ func TestANodeThatCannotGrowRecoversWhenItsClaimAsksForLess(t *testing.T) {
 	s.nudge(pod)
 	s.resizedTo(claim, "64Mi")
 	s.prints(pod, "it has grown")
-}
-
-func TestAVolumeOfAProvisionerWithoutExpansionSaysSo(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "grow-never")
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting}))
-	claim := s.growable()
-	s.ask(claim, "64Mi")
-	s.complains(claim, corev1.PersistentVolumeClaimControllerResizeError, "has no spec.volumeExpansion")
-
-	// It grows as soon as the provisioner supports that.
-	p := s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting, "volumeExpansion": fields{}})
-	s.edit(p)
-	s.sized(s.resizedTo(claim, "64Mi"), "64Mi")
 }
 
 func TestABlockVolumeGrowsUnderItsPod(t *testing.T) {

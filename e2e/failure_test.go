@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -63,6 +64,34 @@ func TestAFailingProvisioningPodLeavesTheClaimPending(t *testing.T) {
 	}
 }
 
+// isAProblem waits until tarn status names a claim that cannot be staged among the problems, whatever
+// the kubelet waits for.
+func (s *scenario) isAProblem(claim *corev1.PersistentVolumeClaim, want string) {
+	s.t.Helper()
+	s.await("tarn status to name claim "+claim.Name+" among the problems", func() (bool, string) {
+		out, said, status, err := tool("", "status", "--output", "json")
+		if err != nil || status > 1 {
+			return false, fmt.Sprintf("exit status %d, %v: %s", status, err, said)
+		}
+		var all struct {
+			Healthy  bool
+			Problems []struct {
+				Object  struct{ Namespace, Name string }
+				Message string
+			}
+		}
+		if err := json.Unmarshal([]byte(out), &all); err != nil || all.Healthy != (status == 0) {
+			s.t.Fatalf("exit status %d, %v:\n%s", status, err, out)
+		}
+		for _, p := range all.Problems {
+			if strings.Contains(p.Message, want) && (p.Object.Namespace == s.name && p.Object.Name == claim.Name || strings.Contains(p.Message, claim.Spec.VolumeName)) {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprintf("the problems are %+v", all.Problems)
+	})
+}
+
 func TestAFailingStagingPodLeavesThePodPending(t *testing.T) {
 	t.Parallel()
 	// By default the kubelet restarts the pod, and it would find its own directory.
@@ -94,14 +123,7 @@ func TestAFailingStagingPodLeavesThePodPending(t *testing.T) {
 					t.Errorf("a later failure is told: %s", e.Message)
 				}
 			}
-			s.glances("a claim that cannot be staged among the problems, whatever the kubelet waits for", func(g glance) string {
-				for _, p := range g.Problems {
-					if strings.Contains(p.Message, c.want) && (p.Object.Namespace == s.name && p.Object.Name == claim.Name || strings.Contains(p.Message, claim.Spec.VolumeName)) {
-						return ""
-					}
-				}
-				return fmt.Sprintf("the problems are %+v", g.Problems)
-			})
+			s.isAProblem(claim, c.want)
 			if err := s.get(pod); err != nil {
 				t.Fatal(err)
 			}
@@ -201,56 +223,29 @@ func TestACreationPodThatCannotPullItsImageIsToldAtItsDeadline(t *testing.T) {
 	s.ran(tarn.StepDeletion, 0) // no container has run
 }
 
-func TestACreationWhosePodIsDeletedUnderWayIsRepeated(t *testing.T) {
+// The kubelet evicts a deletion pod for what it has written. It exits with 0 after SIGTERM, and has
+// failed nevertheless: the volume stays, and another pod deletes it.
+func TestADeletionPodThatIsEvictedHasFailedThoughItExitsWith0(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name    string
-		options []client.DeleteOption
-		// held keeps the pod until its end is known. Otherwise it may be gone between two
-		// reconciles of the controller.
-		held bool
-		// wantUndone is how many deletion pods run before the creation is repeated. It is none for
-		// a pod whose end is unknown.
-		wantUndone int
-	}{
-		{"and fails on its way out", nil, true, 1},
-		{"and is gone at once", []client.DeleteOption{client.GracePeriodSeconds(0)}, false, 0},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			shelf := t.TempDir()
-			s := begin(t, "vanished")
-			s.needsThisMachine()
-			begins := script{hostDir: shelf, text: "trap 'exit 1' TERM; [ -e /host/began ] || { touch /host/began; sleep 1000 & wait; }"}
-			s.create(s.provisioner(fields{
-				"volumeCreation": begins.section(asRequested), "volumeDeletion": script{text: "true"}.section(nil), "volumeStaging": greeting,
-			}))
-			s.class(corev1.PersistentVolumeReclaimDelete)
-			claim := s.claim("data")
-			var pods []corev1.Pod
-			s.await("the creation pod to run", func() (bool, string) {
-				pods = s.stepPods(tarn.StepCreation)
-				_, err := os.Stat(filepath.Join(shelf, "began"))
-				return err == nil && len(pods) == 1 && pods[0].Status.Phase == corev1.PodRunning, fmt.Sprintf("there are %d, %v", len(pods), err)
-			})
-			first := &pods[0]
-			if c.held {
-				s.hold(first)
-			}
-			if err := suite.live.Delete(s.ctx, first, c.options...); err != nil {
-				t.Fatal(err)
-			}
-			if c.held {
-				s.await("the creation to be undone", func() (bool, string) {
-					return suite.news.of(s.name).pods[tarn.StepDeletion] > 0, "there is no deletion pod"
-				})
-				s.unhold(first)
-			}
-			s.bound(claim)
-			s.ran(tarn.StepCreation, 2)
-			s.ran(tarn.StepDeletion, c.wantUndone)
-			s.remove(claim)
-			s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
-		})
+	shelf := t.TempDir()
+	s := begin(t, "cutoff")
+	s.needsThisMachine()
+	deletion := script{hostDir: shelf, text: `[ ! -e /host/tried ] || { touch /host/done; exit 0; }
+touch /host/tried
+trap 'exit 0' TERM
+dd if=/dev/zero of=/big bs=1M count=24
+sleep 1d & wait`}.section(nil)
+	container(deletion)["resources"] = fields{"limits": fields{"ephemeral-storage": "8Mi"}}
+	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": greeting, "volumeDeletion": deletion}))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	vol := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
+	s.remove(claim)
+	s.told(vol, "VolumeFailedDelete", "ephemeral local storage")
+	if !s.gone(vol) {
+		t.FailNow()
+	}
+	if _, err := os.Stat(filepath.Join(shelf, "done")); err != nil {
+		t.Errorf("the volume is gone, and nothing has destroyed it: %v", err)
 	}
 }

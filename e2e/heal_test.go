@@ -3,13 +3,9 @@
 package e2e
 
 import (
-	"errors"
-	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -234,117 +230,4 @@ func TestAVolumeWhoseStagingPodIsDeletedIsStagedAgain(t *testing.T) {
 	// A new pod sees the same.
 	late := s.consumer("late", claim.Name, "grep -e -2$ /data/greeting")
 	s.succeeded(late)
-}
-
-func TestWhereTheProvisionerSaysSoALossIsOnlyTold(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "told")
-	staging := maps.Clone(tmpfs)
-	staging["recovery"] = "None"
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": staging}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	claim := s.bound(s.claim("data"))
-	pod := s.consumer("reader", claim.Name, reads)
-	s.ready(pod)
-	s.losesStaging()
-	lost := s.stageOf("lost", func(g *tarn.PavStage) bool { return g.Status.Node.Phase == tarn.StageLost })
-	s.told(pod, "VolumeLost", "nothing is done")
-	e := s.explains("pod", s.name+"/reader", "volume "+claim.Spec.VolumeName+" is lost on node ")
-	if !slices.ContainsFunc(e.Links, func(l link) bool {
-		return l.Next == "when the pods that use it are restarted, as volumeStaging.recovery is None"
-	}) {
-		t.Errorf("when it is there again is not among %+v", e.Links)
-	}
-	s.since(e, "PavStage", lost.Name, lost.Status.Node.Loss.Time)
-	if again := s.stepPods(tarn.StepStaging); len(again) > 0 {
-		t.Errorf("there are %d staging pods, want none", len(again))
-	}
-	// The next pod gets a volume that is staged again.
-	s.succeeded(s.consumer("late", claim.Name, "cat /data/greeting"))
-}
-
-// stagingAfter waits until another staging pod runs, and gives it.
-func (s *scenario) stagingAfter(lost corev1.Pod) corev1.Pod {
-	s.t.Helper()
-	var next corev1.Pod
-	s.await("another staging pod to run", func() (bool, string) {
-		for _, p := range s.stepPods(tarn.StepStaging) {
-			if p.UID != lost.UID && p.Status.Phase == corev1.PodRunning {
-				next = p
-				return true, ""
-			}
-		}
-		return false, "it does not"
-	})
-	return next
-}
-
-func TestWhereTheProvisionerSaysSoThePodsAreMadeAgain(t *testing.T) {
-	t.Parallel()
-	shelf := t.TempDir()
-	s := begin(t, "evicted")
-	s.needsThisMachine()
-	closed := filepath.Join(shelf, "closed")
-	open := func() {
-		if err := os.Remove(closed); err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Error(err)
-		}
-	}
-	t.Cleanup(open)
-	staging := script{hostDir: shelf, privileged: true, text: `set -e
-while [ -e /host/closed ]; do sleep 0.2; done
-mkdir /pav/volume
-mount -t tmpfs -o size=1m tmpfs /pav/volume
-echo "$HOSTNAME" > /pav/volume/greeting
-touch /pav/ready
-` + stays}.section(fields{"recovery": "RestartConsumers"})
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": staging}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	claim := s.bound(s.claim("data"))
-	bare := s.consumer("bare", claim.Name, reads)
-	owned := s.consumer("owned", claim.Name, reads, func(p *corev1.Pod) {
-		var owner corev1.ConfigMap
-		owner.Name, owner.Namespace = "owner", s.name
-		s.create(&owner)
-		yes := true
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, Controller: &yes}}
-	})
-	s.ready(bare)
-	s.ready(owned)
-	s.hold(owned) // kept for the check of its eviction
-	if err := os.WriteFile(closed, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	lost := s.stepPods(tarn.StepStaging)[0]
-	s.losesStaging()
-	s.told(owned, "VolumeLost", "it is staged again, and then this pod is evicted")
-	second := s.stagingAfter(lost)
-	e := s.explains("pod", s.name+"/owned", "is running: claim "+s.name+"/data: volume "+claim.Spec.VolumeName+" is lost on node ")
-	if !slices.ContainsFunc(e.Links, func(l link) bool {
-		return l.Object.Kind == "PavStage" && l.Next == "when its next staging pod has made it available again; then Tarn evicts the pods that use it, if a controller creates them again"
-	}) {
-		t.Errorf("that it is evicted then is not among %+v", e.Links)
-	}
-	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(owned), owned); err != nil || owned.DeletionTimestamp != nil {
-		t.Fatalf("the pod is evicted at %v (%v), before the volume is there again", owned.DeletionTimestamp, err)
-	}
-	open()
-	s.await("the pod to be evicted", func() (bool, string) {
-		err := s.get(owned)
-		return err == nil && owned.DeletionTimestamp != nil, fmt.Sprint(err)
-	})
-	// A live read, because the cache may be older.
-	var list tarn.PavStageList
-	if err := suite.live.List(s.ctx, &list, client.MatchingLabels{tarn.LabelProvisioner: s.name}); err != nil || len(list.Items) != 1 {
-		t.Fatalf("there are %d stages, want one (%v)", len(list.Items), err)
-	}
-	if g := list.Items[0].Status.Node; g.Phase != tarn.StageStaged || g.Loss == nil || g.Loss.ReboundTime == nil {
-		t.Errorf("the pod is evicted while the stage is %s, of the loss %+v", g.Phase, g.Loss)
-	}
-	s.told(owned, "RestartedForVolume", "is staged again; this pod is evicted so that its successor sees it")
-	s.unhold(owned)
-	s.gone(owned)
-	s.succeeded(s.consumer("successor", claim.Name, "grep -x "+second.Name+" /data/greeting"))
-	s.told(bare, "VolumeNotRebound", "delete and create it")
-	s.neverRestarted(bare)
 }

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -259,4 +261,38 @@ done`
 			s.succeeded(late)
 		})
 	}
+}
+
+// endOfProcess sends the time when the first process of a pod's container has ended.
+func endOfProcess(t *testing.T, pod *corev1.Pod) <-chan time.Time {
+	t.Helper()
+	pids, err := suite.machine.processes(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		_, ids, _ := strings.Cut(string(status), "\nNSpid:")
+		ids, _, _ = strings.Cut(ids, "\n")
+		if !strings.HasSuffix(ids, "\t1") {
+			continue
+		}
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan time.Time, 1)
+		go func() { // ends with the process, or with this one
+			defer unix.Close(fd) //nolint:errcheck // nothing was written
+			for {
+				if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); !errors.Is(err, unix.EINTR) {
+					ended <- time.Now()
+					return
+				}
+			}
+		}()
+		return ended
+	}
+	t.Fatalf("none of the processes %v is the first of a container", pids)
+	return nil
 }

@@ -6,9 +6,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
@@ -62,54 +59,4 @@ func TestReclaimHoldsToThePolicyInWhateverOrderClaimAndVolumeGo(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Case 129.
-func TestReclaimDeletesTheOldVolumeOfAClaimThatIsMadeAnew(t *testing.T) {
-	t.Parallel()
-	shelf := t.TempDir()
-	s := begin(t, "anew")
-	s.needsThisMachine()
-	s.create(s.provisioner(shelved(shelf)))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	old := s.bound(s.claim("data"))
-	s.remove(old)
-	anew := s.bound(s.claim("data"))
-	s.gone(&corev1.PersistentVolume{ObjectMeta: named(old.Spec.VolumeName)})
-	if anew.Spec.VolumeName == old.Spec.VolumeName {
-		t.Errorf("the new claim has the old one's volume %s", old.Spec.VolumeName)
-	}
-	if left := entriesOf(t, shelf); len(left) != 1 {
-		t.Errorf("there are folders %q, want that of the new claim", left)
-	}
-	s.remove(anew)
-}
-
-// Cases 130 and 133. Another driver's volume is Released and left to that driver. An unknown policy
-// is rejected before any controller could act on it.
-func TestReclaimLeavesToOtherDriversWhatIsTheirs(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "theirs")
-	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: s.name + "-theirs", Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": "other.example.com"}}}
-	vol.Spec = corev1.PersistentVolumeSpec{
-		Capacity: size("1Mi"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, StorageClassName: s.name + "-theirs",
-		PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
-		PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "other.example.com", VolumeHandle: "h"}},
-	}
-	s.create(vol)
-	t.Cleanup(func() { s.deleteIfThere(vol) })
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "theirs"}}
-	claim.Spec = corev1.PersistentVolumeClaimSpec{
-		StorageClassName: &vol.Spec.StorageClassName, AccessModes: vol.Spec.AccessModes, Resources: corev1.VolumeResourceRequirements{Requests: size("1Mi")},
-	}
-	s.create(claim)
-	s.bound(claim)
-	s.remove(claim)
-	s.becomes(vol, corev1.VolumeReleased)
-	s.dynamicLife() // enough time for a controller that takes it for its own
-	s.becomes(vol, corev1.VolumeReleased)
-	if err := s.get(vol); err != nil || vol.DeletionTimestamp != nil {
-		t.Errorf("the volume is %+v, %v, want it left alone", vol, err)
-	}
-	s.refused(suite.live.Patch(s.ctx, vol, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Burn"}}`))), "persistentVolumeReclaimPolicy", "Burn")
 }

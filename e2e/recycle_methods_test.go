@@ -95,72 +95,13 @@ func TestAProvisionerEmptiesItsVolumeAndMakesItAnew(t *testing.T) {
 	s.reclaimed(volume, shelf)
 }
 
-func TestAPoolKeepsWhatItsSetSaysThenRecyclesItAndLeavesNothing(t *testing.T) {
-	t.Parallel()
-	s, shelf := shelving(t, "kept-recycled")
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	set := s.pool(1, 2, func(set *tarn.PersistentVolumeSet) {
-		set.Annotations = map[string]string{tarn.AnnotationRetention: "1h"}
-		set.Spec.Template.Metadata.Annotations = map[string]string{tarn.AnnotationRecycle: string(tarn.RecycleFiles)}
-		set.Spec.Template.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-	})
-	s.filled(set, 1)
-	volume := &corev1.PersistentVolume{ObjectMeta: named(s.volumes(isSpare)[0].Name)}
-	s.remove(s.used("data", volume))
-	s.await("volume "+volume.Name+" to be in the trash", func() (bool, string) {
-		err := s.get(volume)
-		return err == nil && volume.Labels[tarn.LabelTrashedUntil] != "" && volume.Status.Phase == corev1.VolumeReleased,
-			fmt.Sprintf("it is %s, labels %v (%v)", volume.Status.Phase, volume.Labels, err)
-	})
-	if text := readNote(t, shelf, volume.Spec.CSI.VolumeHandle); text != "data\n" {
-		t.Errorf("in the trash, its note reads %q", text)
-	}
-	mustTool(t, 0, "", "trash", "purge", volume.Name, "--yes")
-	s.certified(volume, tarn.RecycleFiles)
-	if left := entriesOf(t, filepath.Join(shelf, volume.Spec.CSI.VolumeHandle)); len(left) != 0 {
-		t.Errorf("recycled, it holds %q", left)
-	}
-	s.filled(set, 2)
-
-	s.remove(set) // both go with it, of policy Retain as they are: one was never drawn, the other is known to be empty
-	s.noVolumes()
-	if left := entriesOf(t, shelf); len(left) > 0 {
-		t.Errorf("the set is gone, and left on the shelf: %q", left)
-	}
-}
-
-func TestADiscardedSecretIsNowhereOnTheDevice(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name, write string
-		mode        corev1.PersistentVolumeMode
-	}{
-		{"of a file system", `yes "` + secret + `" | head -c 10000000 >/data/note; sync`, corev1.PersistentVolumeFilesystem},
-		{"of a block volume", `yes "` + secret + `" | head -c 10000000 | dd of=/dev/data bs=1M conv=fsync`, corev1.PersistentVolumeBlock},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := begin(t, "discard")
-			device, image := s.disk()
-			volume := s.recycled(device, tarn.RecycleDiscard, c.mode)
-			a := s.tenant("a", c.mode)
-			pod := s.consumer("a", a.Name, c.write, func(p *corev1.Pod) {
-				if o := &p.Spec.Containers[0]; c.mode == corev1.PersistentVolumeBlock {
-					o.VolumeMounts, o.VolumeDevices = nil, []corev1.VolumeDevice{{Name: "data", DevicePath: "/dev/data"}}
-				}
-			})
-			s.succeeded(pod)
-			if !holds(t, image, secret) {
-				t.Fatal("the secret was never on the device")
-			}
-			s.remove(pod)
-			s.remove(a)
-			if cert := s.certified(volume, tarn.RecycleDiscard); cert.Bytes < 10000000 || cert.SampleSHA256 == "" {
-				t.Errorf("the certificate says %+v", cert)
-			}
-			if holds(t, image, secret) { // a loop device punches holes for discarded blocks
-				t.Error("the secret is still on the device")
-			}
-		})
+// reclaimed gives an unclaimed volume policy Delete and deletes it. It wants nothing to be left on
+// its shelf.
+func (s *scenario) reclaimed(volume *corev1.PersistentVolume, shelf string) {
+	s.t.Helper()
+	s.kubectl("patch", "pv", volume.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+	s.remove(volume)
+	if left := entriesOf(s.t, shelf); len(left) != 0 {
+		s.t.Errorf("left on the shelf: %q", left)
 	}
 }

@@ -13,9 +13,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
@@ -187,59 +185,4 @@ func aBlockVolumeIsWiped(t *testing.T) {
 		t.Errorf("the certificate says %+v", cert)
 	}
 	s.gone(scrub)
-}
-
-func TestARunningPodKeepsItsDataFromBeingScrubbed(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "in-use")
-	device, _ := s.disk()
-	volume := s.recycled(device, tarn.RecycleFiles, corev1.PersistentVolumeFilesystem)
-	a := s.tenant("a", corev1.PersistentVolumeFilesystem)
-	pod := s.consumer("a", a.Name, `echo kept >/data/note; echo written; while test -s /data/note; do sleep 0.2; done; exit 1`)
-	s.ready(pod)
-	s.prints(pod, "written")
-	s.delete(a)
-	// As an administrator in a hurry would, the case deletes the claim though the pod runs.
-	s.await("the claim's protection to be off", func() (bool, string) {
-		err := suite.live.Patch(s.ctx, a, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))
-		return err == nil || apierrors.IsNotFound(err), fmt.Sprint(err)
-	})
-	s.gone(a)
-	s.told(volume, "VolumeFailedRecycle", "pod "+s.name+"/a")
-	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(pod), pod); err != nil || pod.Status.Phase != corev1.PodRunning {
-		t.Errorf("the pod has lost its data: it is %s (%v)", pod.Status.Phase, err)
-	}
-	s.phased(volume, corev1.VolumeReleased)
-	s.remove(pod)
-	s.phased(volume, corev1.VolumeAvailable)
-}
-
-func TestAVolumeThatCannotBeScrubbedIsFailedUntilItCan(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "unscrubbed")
-	s.needsThisMachine()
-	folder := t.TempDir()
-	volume := s.recycled(folder, tarn.RecycleZero, corev1.PersistentVolumeFilesystem) // a directory does not own the free space
-	a := s.tenant("a", corev1.PersistentVolumeFilesystem)
-	pod := s.consumer("a", a.Name, `echo "`+secret+`" >/data/note`)
-	s.succeeded(pod)
-	s.remove(pod)
-	s.remove(a)
-	s.phased(volume, corev1.VolumeFailed)
-	s.told(volume, "VolumeFailedRecycle", "its free space cannot be overwritten")
-	s.explains("volume", volume.Name, "is Failed: ", "use Files")
-	if !strings.Contains(volume.Status.Message, "use Files") {
-		t.Errorf("the volume says %q", volume.Status.Message)
-	}
-	if _, err := os.Stat(filepath.Join(folder, "note")); err != nil {
-		t.Errorf("what could not be scrubbed was touched: %v", err)
-	}
-	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+tarn.AnnotationRecycle+`":"Files"}}}`))
-	if err := suite.live.Patch(s.ctx, volume, patch); err != nil {
-		t.Fatal(err)
-	}
-	s.phased(volume, corev1.VolumeAvailable)
-	if left := entriesOf(t, folder); len(left) != 0 {
-		t.Errorf("%q is left", left)
-	}
 }

@@ -51,32 +51,6 @@ func (s *scenario) stepPods(step tarn.Step) []corev1.Pod {
 	return list.Items
 }
 
-func TestAPodHasEachOfItsThreeVolumesWhereItAsksForIt(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "three-volumes")
-	s.create(s.provisioner(fields{
-		"volumeCreation": asRequested,
-		"volumeStaging":  script{text: "mkdir /pav/volume && echo {{ pvc.metadata.name }} > /pav/volume/claim"}.section(nil),
-	}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	names := []string{"data", "logs", "spool"}
-	for _, name := range names {
-		s.claim(name)
-	}
-	pod := s.consumer("reader", names[0], "for name in data logs spool; do grep -qx $name /$name/claim; done", func(p *corev1.Pod) {
-		for _, name := range names[1:] {
-			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
-			}})
-			p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
-		}
-	})
-	s.succeeded(pod)
-	if seen := suite.news.of(s.name); seen.stages != len(names) {
-		t.Errorf("a pod with %d claims has %d stages", len(names), seen.stages)
-	}
-}
-
 func TestTwoPodsShareAVolumeAndItsStage(t *testing.T) {
 	t.Parallel()
 	shelf := t.TempDir()
@@ -150,23 +124,6 @@ echo tried
 	}
 }
 
-// Either its staging pod mounts it read-only, or its claim asks for ReadOnlyMany only.
-func TestAVolumeThatIsReadOnlyForGoodServesAllPods(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "always-ro")
-	s.create(s.provisioner(fields{"volumeCreation": asRequested, "volumeStaging": script{privileged: true, text: `mkdir /pav/volume
-mount -t tmpfs -o {{ 'ro' if readOnly or pvc.metadata.name == 'mounted' else 'rw' }} tmpfs /pav/volume`}.section(nil)}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	for name, claim := range map[string]*corev1.PersistentVolumeClaim{"mounted": s.claim("mounted"), "asked": s.claimWith("asked", asksModes(corev1.ReadOnlyMany))} {
-		claim = s.bound(claim)
-		pod := s.consumer(name, claim.Name, "exec 2>&1; grep ' /data ' /proc/mounts; if touch /data/mine; then exit 1; fi")
-		s.succeeded(pod)
-		if text := s.printed(pod); !strings.Contains(text, "Read-only file system") {
-			t.Errorf("the pod of claim %s said %q", name, text)
-		}
-	}
-}
-
 // mountedReadOnly proves that the mount at the kubelet's target is itself read-only, not only the
 // container's view of it.
 func (s *scenario) mountedReadOnly(pod *corev1.Pod) {
@@ -183,22 +140,23 @@ func (s *scenario) mountedReadOnly(pod *corev1.Pod) {
 	}
 }
 
-func TestReadOnlyAndWritableUsesOfAVolumeAreStagedApart(t *testing.T) {
+func asksModes(modes ...corev1.PersistentVolumeAccessMode) func(*corev1.PersistentVolumeClaim) {
+	return func(c *corev1.PersistentVolumeClaim) { c.Spec.AccessModes = modes }
+}
+
+// ReadWriteOncePod is a mode like the others.
+func TestAClaimForOnePodIsServedWhereItsProvisionerHasThatMode(t *testing.T) {
 	t.Parallel()
-	s := begin(t, "apart")
+	s := begin(t, "one-pod")
 	s.create(s.provisioner(fields{
-		"volumeCreation": asRequested,
-		"volumeStaging":  script{text: "mkdir /pav/volume && echo {{ readOnly }} > /pav/volume/readonly"}.section(nil),
+		"volumeValidation": fields{"accessModes": []any{"ReadWriteOncePod"}}, "volumeCreation": asRequested, "volumeStaging": greeting,
 	}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
-	claim := s.bound(s.claim("data"))
-	writer := s.consumer("writer", claim.Name, "grep -qx False /data/readonly && touch /data/mine")
-	reader := s.consumer("reader", claim.Name, "grep -qx True /data/readonly", func(p *corev1.Pod) {
-		p.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
-	})
-	s.succeeded(writer)
-	s.succeeded(reader)
-	if seen := suite.news.of(s.name); seen.stages != 2 {
-		t.Errorf("saw %d stages, want 2", seen.stages)
-	}
+	claim := s.bound(s.claimWith("data", asksModes(corev1.ReadWriteOncePod)))
+	pod := s.consumer("reader", claim.Name, "grep -x hello /data/greeting")
+	s.succeeded(pod)
+	s.remove(pod)
+	shared := s.claimWith("shared", asksModes(corev1.ReadWriteOnce))
+	s.told(shared, "ProvisioningFailed", "supporting access mode ReadWriteOncePod, the claim asks for ReadWriteOnce")
+	s.remove(shared)
 }

@@ -84,28 +84,3 @@ func (s *scenario) measured(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim
 		}
 	}
 }
-
-func TestTheKubeletTellsHowLargeABlockVolumeIs(t *testing.T) {
-	t.Parallel()
-	shelf := t.TempDir()
-	s := begin(t, "full-block")
-	s.needsThisMachine()
-	onShelf := func(text string, more fields) fields {
-		section := script{hostDir: shelf, privileged: true, text: "set -e; f=/host/{{ handle|default(defaultHandle)|tobash }}; " + text}.section(more)
-		seesDevices(section["podTemplate"])
-		return section
-	}
-	s.create(s.provisioner(fields{
-		"volumeValidation": fields{"volumeModes": []any{"Block"}},
-		"volumeCreation":   asRequested,
-		"volumeStaging":    onShelf("truncate -s {{ capacity }} $f; loop=$(losetup -f --show $f); cp -a $loop /pav/volume", nil),
-		"volumeUnstaging":  onShelf("for l in $(losetup -j $f | cut -d: -f1); do losetup -d $l; done", nil),
-	}))
-	claim := s.growable(func(claim *corev1.PersistentVolumeClaim) {
-		block := corev1.PersistentVolumeBlock
-		claim.Spec.VolumeMode = &block
-	})
-	pod := s.consumer("reader", claim.Name, stays, onBlock)
-	s.ready(pod)
-	s.measured(pod, claim, map[string]float64{"capacity_bytes": 32 << 20}, func() string { return "" })
-}

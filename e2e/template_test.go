@@ -87,44 +87,6 @@ func TestASectionOrAPodTemplateMayBeOneTemplate(t *testing.T) {
 	}
 }
 
-func TestATemplateThatGivesNoSectionIsToldToItsClaim(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "no-section")
-	serves := func(sections fields) fields {
-		all := fields{"volumeCreation": asRequested, "volumeStaging": greeting}
-		for name, section := range sections {
-			all[name] = section
-		}
-		return all
-	}
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	claim := s.claim("data")
-	s.create(s.provisioner(serves(fields{"volumeCreation": "capacity: 1Mi"})))
-	s.told(claim, "ProvisioningFailed", "spec.volumeCreation must be a mapping, not a string")
-	e := s.explainsClaim("data", "its volume could not be made, attempt ", "spec.volumeCreation must be a mapping, not a string")
-	if want := "kubectl edit pavprovisioner " + s.name; e.command() != want { // another attempt alone would fail the same way
-		t.Errorf("the command is %q, want %q", e.command(), want)
-	}
-	for _, c := range []struct {
-		sections fields
-		want     string
-	}{
-		{fields{"volumeCreation": "{% set yaml = true %}[1Mi]"}, "spec.volumeCreation must be a mapping, not a list"},
-		{fields{"volumeCreation": "{% set yaml = true %}capacity: ["}, "the rendered text is not YAML"},
-		{fields{"volumeCreation": "{% set yaml = true %}capcity: 1Mi"}, "spec.volumeCreation.capcity: unknown field; known are handle, capacity, podTemplate"},
-		{fields{"volumeCreation": fields{"podTemplate": "{% set yaml = true %}spec: {container: []}"}}, `spec.volumeCreation: unknown field "podTemplate.spec.container"`},
-		{fields{"volumeCreation": "{% set yaml = true %}\ncapacity: {{ 1 + }}"}, "is not accepted: spec.volumeCreation: line 2, column "},
-	} {
-		s.edit(s.provisioner(serves(c.sections)))
-		s.told(claim, "ProvisioningFailed", c.want)
-	}
-	if phase := s.phase(claim); phase != corev1.ClaimPending {
-		t.Errorf("the claim is %s, want Pending", phase)
-	}
-	s.edit(s.provisioner(serves(fields{"volumeCreation": "{% set yaml = true %}{capacity: {{ requestedMinCapacity }}}"})))
-	s.bound(claim)
-}
-
 // A user of claims tries to read what the author keeps in the environment of a pod.
 func TestTheUserOfAClaimReadsNothingOfAnAuthorsEnvironment(t *testing.T) {
 	t.Parallel()

@@ -3,55 +3,11 @@
 package e2e
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/yaml"
-
-	pav "tarn.dev/tarn/api/pav/v1alpha1"
 )
-
-func TestEachExampleProvisionerIsServedAndGoesAgain(t *testing.T) {
-	t.Parallel()
-	var files []string
-	for _, folder := range []string{"examples", "provisioners"} {
-		found, err := filepath.Glob("../" + folder + "/*/*provisioner.yaml")
-		if err != nil || len(found) < 2 {
-			t.Fatalf("found %v, %v; want those of %s", found, err, folder)
-		}
-		files = append(files, found...)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
-			t.Parallel()
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := begin(t, "example")
-			p := &pav.PavProvisioner{}
-			if err := yaml.Unmarshal(text, p); err != nil {
-				t.Fatal(err)
-			}
-			p.Name = s.name
-			s.create(p)
-			s.await("the provisioner to be Ready", func() (bool, string) {
-				if err := s.get(p); err != nil {
-					return false, err.Error()
-				}
-				c := meta.FindStatusCondition(p.Status.Conditions, pav.ConditionReady)
-				if c == nil {
-					return false, "no controller has validated it"
-				}
-				return meta.IsStatusConditionTrue(p.Status.Conditions, pav.ConditionReady), c.Message
-			})
-			s.remove(p)
-		})
-	}
-}
 
 func TestAVolumeWrittenByHandPassesTarnPavTest(t *testing.T) {
 	t.Parallel()

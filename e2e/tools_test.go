@@ -133,47 +133,6 @@ func TestLintFindsThreeMistakesAndTheAPIServerAFourth(t *testing.T) {
 	}
 }
 
-func TestRenderPrintsTheStagingPodThatWillRun(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "render")
-	s.fiveSections()
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	claim := s.bound(s.claim("data"))
-	pod := s.consumer("reader", claim.Name, stays)
-	s.ready(pod)
-	var staging corev1.Pod
-	var pods corev1.PodList
-	if err := suite.live.List(s.ctx, &pods); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range pods.Items {
-		if p.Labels[tarn.LabelProvisioner] == s.name && p.Labels[tarn.LabelStep] == string(tarn.StepStaging) {
-			staging = p
-		}
-	}
-	volume := &corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)}
-	if err := s.get(volume); err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{}
-	for kind, o := range map[string]any{"PersistentVolumeClaim": claim, "PersistentVolume": volume} {
-		files[kind] = objectFile(t, kind, o)
-	}
-	out, _ := mustTool(t, 0, "", "pav", "render", "../examples/five-sections/provisioner.yaml", "--section", "staging",
-		"--claim", files["PersistentVolumeClaim"], "--volume", files["PersistentVolume"])
-	var rendered corev1.Pod
-	if err := yaml.UnmarshalStrict([]byte(out), &rendered); err != nil {
-		t.Fatalf("%v in:\n%s", err, out)
-	}
-	want, got := staging.Spec.Containers, rendered.Spec.Containers
-	if len(want) != 1 || len(got) != 1 || strings.Join(got[0].Args, "") != strings.Join(want[0].Args, "") || got[0].Image != want[0].Image {
-		t.Errorf("the pod runs %v, render says %v", want, got)
-	}
-	s.remove(pod)
-	s.remove(claim)
-	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
-}
-
 // objectFile writes an object to a file as kubectl prints it.
 func objectFile(t *testing.T, kind string, o any) string {
 	t.Helper()
@@ -395,32 +354,5 @@ func TestAuditNamesAnOrphanUntilItIsGone(t *testing.T) {
 	s.remove(claim)
 	if err := audited(s.name); err != nil {
 		t.Errorf("afterwards: %v", err)
-	}
-}
-
-func TestKubectlHasTheProgramAsItsPlugin(t *testing.T) {
-	t.Parallel()
-	if !suite.machine.here() {
-		t.Skip("the cluster is not on this machine, so neither is the kubectl that make places")
-	}
-	folder, err := filepath.Abs(filepath.Dir(suite.machine.binary))
-	if err != nil {
-		t.Fatal(err)
-	}
-	version, _ := mustTool(t, 0, "", "version")
-	for _, c := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"tarn", "version"}, version},
-		{[]string{"tarn", "explain", "--help"}, "kubectl tarn explain app|claim"},
-		{[]string{"tarn", "status", "--namespace", "kube-system"}, "namespace kube-system is well"},
-		{[]string{"__complete", "tarn", "stat"}, "status\t"},
-	} {
-		command := exec.Command(filepath.Join(folder, "kubectl"), c.args...)
-		command.Env = append(os.Environ(), "PATH="+folder+":"+os.Getenv("PATH"))
-		if out, err := command.CombinedOutput(); err != nil || !strings.Contains(string(out), c.want) {
-			t.Errorf("kubectl %s: %v, want %q in\n%s", strings.Join(c.args, " "), err, c.want, out)
-		}
 	}
 }

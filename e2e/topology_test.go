@@ -12,13 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	pav "tarn.dev/tarn/api/pav/v1alpha1"
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
@@ -47,15 +45,6 @@ func (s *scenario) tied(sections fields, edit func(*storagev1.StorageClass)) {
 func waitsForPods(class *storagev1.StorageClass) {
 	mode := storagev1.VolumeBindingWaitForFirstConsumer
 	class.VolumeBindingMode = &mode
-}
-
-// onHosts restricts a class to hosts, by the hostname label of nodes.
-func onHosts(names ...string) func(*storagev1.StorageClass) {
-	return func(class *storagev1.StorageClass) {
-		class.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{
-			Key: corev1.LabelHostname, Values: names,
-		}}}}
-	}
 }
 
 // aNode gives a ready node of the cluster.
@@ -236,73 +225,4 @@ func TestANodeWhereNoVolumeCanBeMadeIsGivenBackToTheScheduler(t *testing.T) {
 		t.Errorf("what the first attempt may have made was undone on %q, want %q", where, node.Name)
 	}
 	s.tiedTo(s.bound(claim), node)
-}
-
-func TestAVolumeOfOneNodeIsMadeWhereItsClassAllows(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "allowed")
-	node := s.aNode()
-	s.tied(fields{"volumeCreation": script{text: "true"}.section(asRequested), "volumeStaging": greeting},
-		onHosts("no-such-host", node.Labels[corev1.LabelHostname]))
-	claim := s.bound(s.claim("data"))
-	s.tiedTo(claim, node)
-	s.succeeded(s.consumer("reader", claim.Name, "grep -x hello /data/greeting"))
-}
-
-// The scheduler accepts an existing choice, whichever client has made it.
-func TestAVolumeIsNotMadeOnANodeThatItsClassDoesNotAllow(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "forbidden")
-	s.tied(fields{
-		"volumeCreation": script{text: "true"}.section(asRequested),
-		"volumeDeletion": script{text: "true"}.section(nil),
-		"volumeStaging":  greeting,
-	}, func(class *storagev1.StorageClass) {
-		waitsForPods(class)
-		onHosts("no-such-host")(class)
-	})
-	node := s.aNode()
-	claim := s.claim("data")
-	chosen := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata": {"annotations": {%q: %q}}}`, selectedNode, node.Name))
-	if err := suite.live.Patch(s.ctx, claim, chosen); err != nil {
-		t.Fatal(err)
-	}
-	s.told(claim, "ProvisioningFailed", fmt.Sprintf("node %q", node.Name), "allowedTopologies of StorageClass "+s.name)
-	s.await("the choice to be given back", func() (bool, string) {
-		if err := s.get(claim); err != nil {
-			t.Fatal(err)
-		}
-		return claim.Annotations[selectedNode] == "", fmt.Sprintf("%v", claim.Annotations)
-	})
-	s.remove(claim)
-	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
-	if seen := suite.news.of(s.name); seen.pods[tarn.StepCreation] > 0 {
-		t.Error("a creation pod was made for a node that the class does not allow")
-	}
-}
-
-func TestAVolumeThatNoNodeMayMakeLeavesNothing(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "nowhere")
-	s.tied(fields{
-		"volumeCreation": script{text: "true"}.section(asRequested),
-		"volumeDeletion": script{text: "true"}.section(nil),
-		"volumeStaging":  greeting,
-	}, onHosts("no-such-host"))
-	claim := s.claim("data")
-	s.await("the record to say that no node will do", func() (bool, string) {
-		for _, r := range s.records() {
-			for _, c := range r.Status.Conditions {
-				if c.Type == tarn.ConditionProvisioned && containsAll(c.Message, []string{"not scheduled", "affinity"}) {
-					return true, ""
-				}
-			}
-		}
-		return false, fmt.Sprintf("%+v", s.records())
-	})
-	s.remove(claim)
-	s.remove(&pav.PavProvisioner{ObjectMeta: named(s.name)})
-	if seen := suite.news.of(s.name); seen.pods[tarn.StepDeletion] > 0 {
-		t.Error("a deletion pod was made for what no creation pod has made")
-	}
 }

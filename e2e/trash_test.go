@@ -6,18 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	pav "tarn.dev/tarn/api/pav/v1alpha1"
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
@@ -167,50 +163,6 @@ func TestTrashGivesAClaimBackWithItsData(t *testing.T) {
 	}
 }
 
-func TestTrashGivesADeletedNamespaceBack(t *testing.T) {
-	t.Parallel()
-	s, shelf := shelving(t, "undelete-ns")
-	s.keeps("1h")
-	first, one := s.written("first", "one")
-	second, two := s.written("second", "two")
-	namespace := &corev1.Namespace{ObjectMeta: named(s.name)}
-	s.remove(namespace)
-	s.trashed(one)
-	s.trashed(two)
-	_, stderr := mustTool(t, 1, "", "undelete", "namespace", s.name)
-	if !strings.Contains(stderr, "--create-namespace") {
-		t.Errorf("undeleting into a namespace that is gone: %s", stderr)
-	}
-	mustTool(t, 0, "", "undelete", "namespace", s.name, "--create-namespace")
-	s.reads(first, one.Name, "one")
-	s.reads(second, two.Name, "two")
-	s.trash(first, one)
-	s.trash(second, two)
-	mustTool(t, 0, "", "trash", "purge", one.Name, two.Name, "--yes")
-	s.gone(one)
-	s.gone(two)
-	if left := entriesOf(t, shelf); len(left) != 0 {
-		t.Errorf("purged, there are folders %q", left)
-	}
-}
-
-func TestAProvisionerStaysForWhatItHasInTheTrash(t *testing.T) {
-	t.Parallel()
-	s, shelf := shelving(t, "undelete-last")
-	s.keeps("1h")
-	claim, vol := s.written("data", "precious")
-	s.trash(claim, vol)
-	provisioner := &pav.PavProvisioner{ObjectMeta: named(s.name)}
-	s.delete(provisioner)
-	s.waitsFor(provisioner, []string{"PavVolume " + vol.Name + " (in the trash; tarn trash purge " + vol.Name + " deletes it)"}, nil)
-	mustTool(t, 0, "", "trash", "purge", vol.Name, "--yes")
-	s.gone(vol)
-	s.gone(provisioner)
-	if left := entriesOf(t, shelf); len(left) != 0 {
-		t.Errorf("purged, there are folders %q", left)
-	}
-}
-
 // held waits until a claimed volume has a retention, whatever its source.
 func (s *scenario) held(vol *corev1.PersistentVolume, retention string) {
 	s.t.Helper()
@@ -223,58 +175,6 @@ func (s *scenario) held(vol *corev1.PersistentVolume, retention string) {
 		return policy == corev1.PersistentVolumeReclaimRetain && now.Annotations[tarn.AnnotationHeldFor] == retention,
 			fmt.Sprintf("it has policy %s and annotations %v", policy, now.Annotations)
 	})
-}
-
-func TestTrashAsksTheParameterOfTheClassAndTheVolumeItself(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name, label string
-		class       func(*storagev1.StorageClass)
-		own         string // the annotation of the volume, if it has one
-		want        string
-		time        time.Duration
-	}{
-		{"a parameter of its class", "trash-class", func(class *storagev1.StorageClass) {
-			class.Parameters = map[string]string{tarn.AnnotationRetention: "2h"}
-		}, "", "2h", 2 * time.Hour},
-		{"its own annotation", "trash-own", func(*storagev1.StorageClass) {}, "1d", "1d", 24 * time.Hour},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s, shelf := shelving(t, c.label)
-			s.trashClass(c.class)
-			claim, vol := s.written("data", "kept")
-			if c.own != "" {
-				s.kubectl("annotate", "pv", vol.Name, tarn.AnnotationRetention+"="+c.own)
-			}
-			s.held(vol, c.want)
-			s.trash(claim, vol)
-			s.listed(vol.Name)
-			s.keptFor(vol, c.time)
-			mustTool(t, 0, "", "undelete", "volume", vol.Name)
-			s.reads(claim, vol.Name, "kept")
-			s.trash(claim, vol)
-			s.never(tarn.StepDeletion)
-			mustTool(t, 0, "", "trash", "purge", vol.Name, "--yes")
-			s.gone(vol)
-			if left := entriesOf(t, shelf); len(left) != 0 {
-				t.Errorf("purged, there are folders %q", left)
-			}
-		})
-	}
-}
-
-// keptFor wants a volume in the trash to be kept for a time after its release.
-func (s *scenario) keptFor(vol *corev1.PersistentVolume, want time.Duration) {
-	s.t.Helper()
-	now := vol.DeepCopy()
-	if err := s.get(now); err != nil {
-		s.t.Fatal(err)
-	}
-	released, text := now.Status.LastPhaseTransitionTime, now.Annotations[tarn.AnnotationTrashedUntil]
-	if until, err := time.Parse(time.RFC3339, text); err != nil || !until.Equal(released.Add(want)) {
-		s.t.Errorf("released at %s it is kept until %s, want %s longer (%v)", released, text, want, err)
-	}
 }
 
 // trashIsEmptied in time though the controller is killed.
@@ -291,69 +191,5 @@ func trashIsEmptied(t *testing.T) {
 	s.gone(vol) // the killed controller's Event may be lost; the retention is not
 	if left := entriesOf(t, shelf); len(left) != 0 {
 		t.Errorf("there are folders %q", left)
-	}
-}
-
-// drives stands in for a driver other than Tarn. As Kubernetes requires, it deletes vol, with its
-// note in folder, once vol is Released and has policy Delete. The channel receives the time of
-// that.
-func (s *scenario) drives(vol *corev1.PersistentVolume, folder string) <-chan time.Time {
-	done := make(chan time.Time, 1)
-	go func() {
-		now := vol.DeepCopy()
-		for {
-			change := suite.news.next()
-			if s.get(now) == nil && now.Status.Phase == corev1.VolumeReleased && now.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
-				if err := os.Remove(filepath.Join(folder, "note")); err != nil {
-					s.t.Error(err)
-				}
-				s.deleteIfThere(now)
-				done <- time.Now()
-				return
-			}
-			select {
-			case <-change:
-			case <-s.t.Context().Done():
-				return
-			}
-		}
-	}()
-	return done
-}
-
-func TestTrashHoldsTheVolumesOfAnotherDriver(t *testing.T) {
-	t.Parallel()
-	folder := t.TempDir()
-	if err := os.Chmod(folder, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	s := begin(t, "trash-foreign")
-	s.needsThisMachine()
-	s.keeps("1h")
-	vol := &corev1.PersistentVolume{ObjectMeta: named(s.name)}
-	vol.Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": s.name}
-	vol.Spec = corev1.PersistentVolumeSpec{
-		Capacity: size("1Mi"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, StorageClassName: s.name,
-		PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
-		PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: folder}},
-	}
-	s.create(vol)
-	t.Cleanup(func() { s.deleteIfThere(vol) })
-	destroyed := s.drives(vol, folder)
-	claim, _ := s.written("data", "foreign")
-	s.trash(claim, vol)
-	mustTool(t, 0, "", "undelete", "volume", vol.Name)
-	s.reads(claim, vol.Name, "foreign")
-	s.trash(claim, vol)
-	select {
-	case <-destroyed:
-		t.Fatal("the driver has destroyed a volume in the trash")
-	default:
-	}
-	purged := time.Now()
-	mustTool(t, 0, "", "trash", "purge", vol.Name, "--yes")
-	s.gone(vol)
-	if at := <-destroyed; at.Before(purged) {
-		t.Errorf("the driver has destroyed the volume at %s, before it was purged", at)
 	}
 }

@@ -73,11 +73,10 @@ cases=(
 	# Folders of the node that the controller itself makes and removes, whoever wrote there, with the rights its pod has.
 	'AFolderOfLocalPathLivesAsLongAsItsClaim'
 )
-# What cannot hold here, however wide, and why. Of the others one skips itself, as Kubernetes'
-# protection is in charge: TestAVolumeThatAClaimIsToHaveWaitsForThatClaim.
+# What cannot hold here, however wide, and why.
 # Of TestExplainSaysThatTheControllerDoesNotAnswer, what is said of Tarn's own binder and
 # protection is not asked for, as Kubernetes' are in charge, and its command for a Deployment
-# that leads to both. TestNoFolderIsLeftHoweverOftenTheControllerDies kills fewer controllers.
+# that leads to both.
 apart=(
 	# Tarn's binder is what they are about: beside Kubernetes', and with its scheduler. They
 	# have clusters of their own, which are the same whatever the suite's is.

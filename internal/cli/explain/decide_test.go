@@ -85,9 +85,9 @@ func TestAVolumeThatIsReservedInVainIsNotCalledHealthy(t *testing.T) {
 		{"its claim's namespace is not there", byHandVolume(corev1.VolumeAvailable, "", nil, func(w *world) { w.volumeView.NoNamespace = true }), reserved + ", and there is no namespace shop", "when namespace shop is created, and the claim in it, or " + changed, ""},
 		{"its claim is another now", byHandVolume(corev1.VolumeAvailable, "old", claimOf("new", "", corev1.ClaimPending)), reserved + " by UID old, and the claim that has this name now has another UID (new)", "when a binder reconciles it", ""},
 		{"it names no namespace", byHandVolume(corev1.VolumeAvailable, "", nil, func(w *world) { w.volume.Spec.ClaimRef.Namespace = "" }),
-			"it is reserved for a claim data without a namespace, which cannot exist: spec.claimRef.namespace is missing", "when spec.claimRef.namespace is set, or spec.claimRef is removed", ""},
+			`it is reserved for a claim that cannot exist: its spec.claimRef has namespace "" and name "data"`, "when spec.claimRef has a namespace and a name, or is removed", ""},
 		{"it names nothing", byHandVolume(corev1.VolumeAvailable, "", nil, func(w *world) { *w.volume.Spec.ClaimRef = corev1.ObjectReference{} }),
-			"it is reserved for a claim without a name, which cannot exist: spec.claimRef.namespace and spec.claimRef.name are missing", "are set, or spec.claimRef is removed", ""},
+			`it is reserved for a claim that cannot exist: its spec.claimRef has namespace "" and name ""`, "or is removed", ""},
 	} {
 		t.Run(c.name, c.check)
 	}

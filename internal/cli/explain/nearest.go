@@ -170,3 +170,15 @@ func closer(a, b *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, 
 	}
 	return strings.Compare(a.Name, b.Name) < 0
 }
+
+// nearestFor reports the volume that came nearest to a claim whose pod waits for the scheduler, if
+// no provisioner creates its volumes. It offers a command only if the scheduler lacks a volume.
+func (s *story) nearestFor(c *claimView, t trouble) {
+	if c.Class.Provisioner != noProvisioner {
+		return
+	}
+	s.nearest(c, "")
+	if !strings.Contains(t.Message, "persistent volume") {
+		s.links[len(s.links)-1].Command = ""
+	}
+}

@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,9 +40,12 @@ func (s *story) ofVolume(v *volumeView) string {
 	if vol.DeletionTimestamp != nil {
 		link.State, link.Since = "Terminating", moment(vol.DeletionTimestamp.Time)
 	}
-	destroying := v.Record != nil && (v.Record.Status.Phase == tarnv1.VolumeDeleting || v.Record.Status.Phase == tarnv1.VolumeUndoing)
+	// Tarn's binder does not set the phase of a new volume that is reserved for a claim to come for a
+	// second, or for up to a minute under heavy load.
+	mayCome := v.Claim == nil && vol.Status.Phase == corev1.VolumePending && volume.StateOf(vol, nil) == volume.VolumeReserved &&
+		s.view.Now.Sub(vol.CreationTimestamp.Time) < time.Minute+answerTime
 	switch {
-	case destroying:
+	case v.Record != nil && (v.Record.Status.Phase == tarnv1.VolumeDeleting || v.Record.Status.Phase == tarnv1.VolumeUndoing):
 		s.destroying(v)
 	case vol.DeletionTimestamp != nil:
 		s.endingVolume(v)
@@ -49,30 +53,23 @@ func (s *story) ofVolume(v *volumeView) string {
 			s.record(v, tarnv1.ConditionDeletable)
 		}
 	case s.inVain(v, link):
-	case vol.Status.Phase == corev1.VolumeAvailable, s.claimMayCome(v):
+	case vol.Status.Phase == corev1.VolumeAvailable, mayCome:
 		s.fine = "free for any claim that it fits, " + path(v)
-		if ref := vol.Spec.ClaimRef; ref != nil {
-			s.fine = fmt.Sprintf("reserved for claim %s/%s, %s", ref.Namespace, ref.Name, path(v))
+		if vol.Spec.ClaimRef != nil {
+			s.fine = fmt.Sprintf("reserved for claim %s, %s", refName(vol), path(v))
 		}
 	case vol.Status.Phase == corev1.VolumeBound:
 		s.boundVolume(v)
 	case vol.Status.Phase == corev1.VolumeReleased:
 		s.releasedVolume(v, link)
 	case vol.Status.Phase == corev1.VolumeFailed:
-		s.failedVolume(v, link)
+		s.blame("%s", cmp.Or(vol.Status.Message, "the action after the release of its claim failed"))
+		s.lastFailure(v, link)
 	default:
 		link.Next = "when a binder reconciles it"
 		s.blame("no binder has reconciled it yet")
 	}
 	return s.links[at].State
-}
-
-// claimMayCome says whether a volume is new and reserved for a claim that does not exist yet.
-// Tarn's binder does not set the phase of such a volume for a second, or for up to a minute under
-// heavy load. The claim could be bound to it all the same.
-func (s *story) claimMayCome(v *volumeView) bool {
-	return v.Claim == nil && v.Volume.Status.Phase == corev1.VolumePending && volume.StateOf(v.Volume, nil) == volume.VolumeReserved &&
-		s.view.Now.Sub(v.Volume.CreationTimestamp.Time) < time.Minute+answerTime
 }
 
 // onlyRecord is about a record without a volume.
@@ -103,16 +100,64 @@ func (s *story) onlyRecord(v *volumeView) string {
 	return cmp.Or(string(r.Status.Phase), "new")
 }
 
+// inVain reports a volume reserved for a claim that can never have it, and says whether it is one.
+func (s *story) inVain(v *volumeView, link *Link) bool {
+	vol, claim, ref := v.Volume, v.Claim, v.Volume.Spec.ClaimRef
+	switch vol.Status.Phase {
+	case corev1.VolumeBound, corev1.VolumeReleased, corev1.VolumeFailed:
+		return false
+	}
+	if ref == nil {
+		return false
+	}
+	o := Object{Claim, ref.Namespace, ref.Name}
+	const changed, byBinder = "spec.claimRef of the volume is changed", "when a binder reconciles it"
+	switch {
+	case ref.Namespace == "" || ref.Name == "":
+		link.Next = "when spec.claimRef has a namespace and a name, or is removed"
+		s.blame("it is reserved for a claim that cannot exist: its spec.claimRef has namespace %q and name %q", ref.Namespace, ref.Name)
+	case claim == nil && v.NoNamespace:
+		link.Next = "when namespace " + ref.Namespace + " is created, and the claim in it, or " + changed
+		s.blame("it is reserved for %s, and there is no namespace %s", o, ref.Namespace)
+	case claim == nil:
+		return false
+	case ref.UID != "" && ref.UID != claim.UID:
+		link.Next = byBinder + "; the volume is then Released"
+		s.blame("it is reserved for %s by UID %s, and %s", o, ref.UID, another(claim))
+	case claim.Spec.VolumeName == vol.Name: // they name each other, which is all that the binder checks
+		return false
+	case claim.Spec.VolumeName != "":
+		has := "names"
+		link.Next = "when the claim is created again without spec.volumeName, or " + changed
+		if volume.WasBound(claim) { // its data is on that other volume
+			has, link.Next = "has", "when "+changed+": the claim keeps the volume that it has"
+		}
+		if ref.UID != "" {
+			link.Next = byBinder
+		}
+		s.add(Link{Object: o, State: string(claim.Status.Phase), Message: fmt.Sprintf("it %s volume %s", has, claim.Spec.VolumeName)})
+		s.blame("it is reserved for %s, which %s another volume, %s", o, has, claim.Spec.VolumeName)
+	default:
+		m := volume.Reserved(vol, claim)
+		if m == volume.Fits {
+			return false
+		}
+		link.Reason, link.Message = string(m), link.Message+"; "+volume.Explain(m, vol, claim)
+		link.Next = "when the claim is created again so that the volume fits; tarn explain claim " + o.fullName() + " says more"
+		s.blame("it is reserved for %s, which it does not fit: %s", o, volume.Explain(m, vol, claim))
+	}
+	return true
+}
+
 // boundVolume is about a volume that is bound to a claim.
 func (s *story) boundVolume(v *volumeView) {
 	unseen, ref := s.unseenByBinder(v), v.Volume.Spec.ClaimRef
 	if ref == nil {
 		return
 	}
-	o := Object{Claim, ref.Namespace, ref.Name}
-	s.fine = fmt.Sprintf("%s uses it, %s", o, path(v))
+	s.fine = fmt.Sprintf("claim %s uses it, %s", refName(v.Volume), path(v))
 	if !unseen && v.Claim != nil {
-		link := s.add(Link{Object: o, State: string(v.Claim.Status.Phase)})
+		link := s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: string(v.Claim.Status.Phase)})
 		if v.Claim.DeletionTimestamp != nil {
 			link.State, link.Since = "Terminating", moment(v.Claim.DeletionTimestamp.Time)
 		}
@@ -127,115 +172,17 @@ func (s *story) unseenByBinder(v *volumeView) bool {
 	switch {
 	case ref == nil:
 		s.blame("it names no claim; a binder corrects that")
+		return true
 	case v.Claim != nil && v.Claim.UID == ref.UID, s.view.unknown(Claim, ref.Namespace, ref.Name):
 		return false
-	case v.Claim != nil && ref.UID != "":
-		s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: string(v.Claim.Status.Phase), Message: "its uid is " + string(v.Claim.UID), Next: "when a binder reconciles it; the volume is then Released"})
-		s.blame("%s, and no binder has reconciled it since", s.leftBy(v))
-	default:
-		s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: "missing", Next: "when a binder reconciles it; the volume is then Released"})
-		s.blame("its claim %s/%s is gone, and no binder has reconciled it since", ref.Namespace, ref.Name)
 	}
+	link := s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: "missing", Next: "when a binder reconciles it; the volume is then Released"})
+	left := fmt.Sprintf("its claim %s is gone", refName(v.Volume))
+	if v.Claim != nil && ref.UID != "" {
+		link.State, link.Message, left = string(v.Claim.Status.Phase), "its uid is "+string(v.Claim.UID), s.leftBy(v)
+	}
+	s.blame("%s, and no binder has reconciled it since", left)
 	return true
-}
-
-// releasedVolume says why a volume without its claim still exists.
-func (s *story) releasedVolume(v *volumeView, link *Link) {
-	vol := v.Volume
-	if s.claimed(v, link) {
-		return
-	}
-	left := s.leftBy(v)
-	policy, recycled := vol.Spec.PersistentVolumeReclaimPolicy, volume.RecycleMethodOf(vol, v.Class) != ""
-	who, until := s.lingering(v)
-	switch {
-	case policy == corev1.PersistentVolumeReclaimRetain && s.trashedVolume(vol, link, left):
-	case policy == corev1.PersistentVolumeReclaimRetain && s.view.unknown(storageClass, "", volume.ClassOfVolume(vol)) && !recycled:
-		link.Next = "when an administrator decides, or when it is recycled, if its class has annotation " + tarnv1.AnnotationRecycle
-		s.blame("%s, and policy Retain keeps the volume and its data", left)
-	case policy == corev1.PersistentVolumeReclaimRetain && !recycled && who != "":
-		link.Next = until + ", and an administrator decides"
-		s.blame("%s, and policy Retain keeps the volume and its data, %s", left, who)
-	case policy == corev1.PersistentVolumeReclaimRetain && !recycled:
-		s.undecided(v, link, left)
-	case policy == corev1.PersistentVolumeReclaimDelete:
-		s.toBeDeleted(v, left)
-	default:
-		s.blame("%s, and the volume is being recycled", left)
-		if volume.DeletionProtected(vol) {
-			unprotect(vol, link)
-			s.blame("%s, and the volume is not recycled, as its label %s protects it", left, tarnv1.LabelDeletionProtection)
-		} else if e := newest(v.Events, "VolumeFailedRecycle"); e != nil {
-			link.Reason, link.Message, link.Next = e.Reason, e.Message, "when it is retried; "+s.lastTry(e)
-			s.blame("it could not be recycled: %s", e.Message)
-		}
-	}
-}
-
-// unprotect reports the label that protects the data of a released volume, with the command that
-// removes it.
-func unprotect(vol *corev1.PersistentVolume, link *Link) {
-	link.Message += "; its label " + tarnv1.LabelDeletionProtection + " keeps its data; the command removes the label, and the data is deleted"
-	link.Next = "when the label is gone"
-	link.Command = kubectl("", "label", "pv", vol.Name, tarnv1.LabelDeletionProtection+"-")
-}
-
-// trashedVolume says how to restore a volume that is in the trash, and until when. It returns false
-// for other volumes.
-func (s *story) trashedVolume(vol *corev1.PersistentVolume, link *Link, left string) bool {
-	until, known, err := volume.TrashedUntil(vol)
-	if !known || !volume.Held(vol) {
-		return false
-	}
-	link.Command = "tarn undelete volume " + vol.Name
-	if err != nil {
-		link.Next = "when an administrator decides: the command restores the claim"
-		s.blame("%s, and its data is kept without an end: %v", left, err)
-		return true
-	}
-	link.Next = fmt.Sprintf("at %s, by its own reclaim policy %s; the command restores the claim before that; to end the retention now: tarn trash purge %s --yes",
-		until.UTC().Format(time.RFC3339), volume.OwnPolicy(vol), vol.Name)
-	s.blame("%s, and its data is kept in the trash until %s", left, until.UTC().Format(time.RFC3339))
-	return true
-}
-
-// toBeDeleted is about a released volume whose storage should be destroyed, and is not yet.
-func (s *story) toBeDeleted(v *volumeView, left string) {
-	link := s.links[len(s.links)-1]
-	ours := v.Record != nil || v.Volume.Annotations[volume.AnnProvisionedBy] == hostPath
-	switch e := newest(v.Events, "VolumeFailedDelete"); {
-	case ours && volume.DeletionProtected(v.Volume):
-		unprotect(v.Volume, link)
-		s.blame("%s, and its storage is not destroyed, as the volume's label %s protects it", left, tarnv1.LabelDeletionProtection)
-	case v.Record != nil && meta.IsStatusConditionFalse(v.Record.Status.Conditions, tarnv1.ConditionDeletable) && len(v.Stages) == 0:
-		kept := meta.FindStatusCondition(v.Record.Status.Conditions, tarnv1.ConditionDeletable)
-		link.Reason, link.Message, link.Next = kept.Reason, kept.Message, "when that is no longer true"
-		s.blame("%s, and its storage is not destroyed yet: %s", left, kept.Message)
-	case e != nil && v.Record == nil && !hasMaker(v.Volume):
-		link.Reason, link.Message, link.Next = e.Reason, e.Message, byNobody
-		s.letGo(v, link)
-		s.blame("its storage could not be destroyed: %s", e.Message)
-	case e != nil:
-		link.Reason, link.Message, link.Next = e.Reason, e.Message, "when its provisioner retries; "+s.lastTry(e)
-		s.blame("its storage could not be destroyed: %s", e.Message)
-	case v.Record != nil:
-		s.controllerSilent(left+", and its storage has to be destroyed", latest(v.Volume, v.Record))
-	case v.Volume.Spec.CSI != nil && v.Provisioner != nil && v.Volume.Annotations[volume.AnnProvisionedBy] == "":
-		link.Next = "when an administrator removes the storage by hand, and then the volume"
-		s.letGo(v, link)
-		s.blame("%s, and no provisioner made its storage, so none destroys it", left)
-	case v.Volume.Annotations[tarnv1.AnnotationRecord] != "" && !s.view.unknown(pavVolume, "", v.Name):
-		link.Next = "when an administrator removes the storage by hand, and then the volume"
-		s.letGo(v, link)
-		s.blame("%s, and its PavVolume is gone, which says how its storage was made, so no provisioner destroys it", left)
-	case v.Volume.Annotations[volume.AnnProvisionedBy] == "":
-		link.Next = "when its provisioner or an administrator destroys the storage"
-		s.blame("%s, and nothing says which provisioner made its storage and has to destroy it", left)
-	default:
-		who := v.Volume.Annotations[volume.AnnProvisionedBy]
-		link.Next = "when it is destroyed by " + who
-		s.blame("%s, and %s has not destroyed the storage yet", left, who)
-	}
 }
 
 // destroying is about a volume whose storage Tarn destroys.
@@ -268,4 +215,104 @@ func (s *story) destroying(v *volumeView) {
 	default:
 		s.undoing(v)
 	}
+}
+
+// endingVolume finds what keeps a volume that is being deleted.
+func (s *story) endingVolume(v *volumeView) {
+	vol, ref, o := v.Volume, v.Volume.Spec.ClaimRef, Object{Volume, "", v.Name}
+	hidden := ref != nil && s.view.unknown(Claim, ref.Namespace, ref.Name)
+	protected := slices.Contains(vol.Finalizers, volumeProtection)
+	bound := vol.Status.Phase == corev1.VolumeBound
+	switch {
+	case v.hasClaim() && protected:
+		s.heldByClaim(v)
+	case v.hasClaim(): // finalizers keep it, but none of them waits for the claim
+		if s.keepers(o, "pv", vol, "", false); s.cause != "" {
+			s.cause += fmt.Sprintf("; claim %s uses it%s", refName(vol), v.usedBy())
+			s.links[len(s.links)-1].Message += "; the volume is deleted with the last of its finalizers, and its claim is then Lost"
+			if s.view.Asked.Kind == Volume {
+				link := s.add(Link{Object: Object{Claim, ref.Namespace, ref.Name}, State: string(v.Claim.Status.Phase), Message: "it is bound to the volume, and nothing keeps the volume until the claim is gone",
+					Next: "when the claim is gone, and then the finalizer's owner removes the finalizer"})
+				s.endOfClaim(v, link)
+			}
+		}
+		return
+	case protected && !bound && !hidden:
+		since := vol.DeletionTimestamp.Time
+		if t := vol.Status.LastPhaseTransitionTime; t != nil && t.After(since) { // it was Bound until then
+			since = t.Time
+		}
+		s.protectionSilent(o, since, ref == nil || vol.Status.Phase != corev1.VolumeAvailable, "no claim is bound to it")
+	case protected && bound && s.unseenByBinder(v): // then the protection controller waits for a binder
+	case protected:
+		s.keepers(o, "pv", vol, "", false)
+		return
+	}
+	// It may wait until its provisioner has destroyed its storage.
+	theirs := vol.Annotations[volume.AnnProvisionedBy] != "" && vol.Annotations[tarnv1.AnnotationRecord] == "" && slices.Contains(vol.Finalizers, volume.FinalizerExternal)
+	if !protected && ref != nil && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
+		(vol.Status.Phase == corev1.VolumeReleased || vol.Status.Phase == corev1.VolumeFailed) && (v.Record != nil || theirs) {
+		s.toBeDeleted(v, s.leftBy(v))
+	}
+	lingers, _ := s.lingering(v)
+	s.keepers(o, "pv", vol, volumeProtection, !hidden && lingers == "")
+}
+
+// hasClaim says whether the claim that a volume names exists and has no other volume.
+func (v *volumeView) hasClaim() bool {
+	ref := v.Volume.Spec.ClaimRef
+	return ref != nil && v.Claim != nil && v.Claim.UID == ref.UID && (v.Claim.Spec.VolumeName == "" || v.Claim.Spec.VolumeName == v.Volume.Name)
+}
+
+// heldByClaim says that a volume being deleted waits for its claim.
+func (s *story) heldByClaim(v *volumeView) {
+	name := refName(v.Volume)
+	link := s.add(Link{Object: Object{Claim, v.Claim.Namespace, v.Claim.Name}, State: string(v.Claim.Status.Phase),
+		Message: "it is bound to the volume, which " + volumeProtection + " keeps until then", Next: "when the claim is gone; the volume can be used until then"})
+	if v.Claim.Spec.VolumeName == "" { // no binder binds a claim to a volume that is being deleted
+		link.Message = "it was to get the volume, which " + volumeProtection + " keeps until then; it no longer gets it, as the volume is being deleted"
+		link.Next = "when the claim is gone; if it is created again, it gets another volume"
+		s.blame("claim %s was to get it and no longer can", name)
+	} else {
+		s.blame("claim %s uses it%s", name, v.usedBy())
+	}
+	s.endOfClaim(v, link)
+}
+
+// usedBy words the pods that keep the claim of a volume; empty for none.
+func (v *volumeView) usedBy() string {
+	var names []string
+	for _, u := range v.Users {
+		if holds(u.Pod, v.Claim) {
+			names = append(names, u.Pod.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return ", which is used by pod " + join(names)
+}
+
+// endOfClaim says what happens to the data when the volume's claim is deleted. It offers that
+// command only if the user asked for the volume and no pod uses the claim.
+func (s *story) endOfClaim(v *volumeView, link *Link) {
+	switch used := v.usedBy(); {
+	case s.view.Asked.Kind != Volume || v.Claim.DeletionTimestamp != nil || s.view.unknown(Pod, v.Claim.Namespace, ""):
+		link.Message += "; when it is deleted, " + fate(v.Volume)
+	case used != "":
+		link.Message += used + "; when those are gone and the claim is deleted, " + fate(v.Volume)
+	default:
+		link.Command, link.offer = kubectl(v.Claim.Namespace, "delete", "pvc", v.Claim.Name), "the command deletes the claim, and "+fate(v.Volume)
+	}
+}
+
+// fate says what happens to the data of a volume being deleted when its claim is deleted. A volume
+// in the trash has policy Retain, so its storage stays.
+func fate(vol *corev1.PersistentVolume) string {
+	policy := vol.Spec.PersistentVolumeReclaimPolicy
+	if policy == corev1.PersistentVolumeReclaimRetain {
+		return "its storage stays, by policy Retain, but no volume records it"
+	}
+	return fmt.Sprintf("its data is deleted too, by policy %s; to keep it, first: %s", policy,
+		kubectl("", "patch", "pv", vol.Name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`))
 }

@@ -187,7 +187,7 @@ func (s *story) nodeResize(c *claimView, link *Link) {
 			s.blame("its volume has been expanded, but its file system cannot be on node %s: %s", g.Stage.Spec.NodeName, e.Message)
 		}
 		if g.Pod == nil && e.Phase == tarnv1.StageExpansionRunning {
-			s.missingPod(Object{Pod, e.Namespace, e.Name}, g.Stage.Spec.NodeName, true, writtenAt(g.Stage))
+			s.missingPod(Object{Pod, e.Namespace, e.Name}, g.Stage.Spec.NodeName, "", true, writtenAt(g.Stage))
 		}
 		if g.Pod == nil || g.Pod.Pod.Name != e.Name {
 			continue

@@ -7,14 +7,10 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/utils/ptr"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -108,17 +104,6 @@ func (s *story) byOthers(c *claimView, name string) {
 		}
 		s.awaits("provisioner %s was called and has not made the volume yet", name)
 	}
-}
-
-// atWork is about work that Tarn's controller has begun. If the lease shows that no controller
-// runs, the work does not continue. is words the state if a controller runs, due if none does.
-func (s *story) atWork(what, is, due string, since time.Time) {
-	if leads, _, _ := Leader(s.view.Controller, s.view.Now); !leads && s.view.Controller != nil {
-		s.controllerSilent(what+" "+due, since)
-		return
-	}
-	s.awaits("%s %s", what, is)
-	s.controllerSilent("", since)
 }
 
 // byPods is about a PavProvisioner that has no record of the claim.
@@ -252,118 +237,4 @@ func (s *story) provisionerUnusable(p *pavv1.PavProvisioner, dynamic bool) bool 
 		return false
 	}
 	return true
-}
-
-// controllerSilent blames Tarn's controller, which should do something but does not. because says
-// what; it is empty if a cause is reported already.
-func (s *story) controllerSilent(because string, since time.Time) {
-	s.onController = true
-	l := s.view.Controller
-	o := Object{lease, "tarn-system", "tarn-controller"}
-	if s.view.unknown(lease, o.Namespace, o.Name) {
-		if because != "" {
-			s.blame("%s, but has not started", because)
-		}
-		return
-	}
-	link := Link{Object: o, Next: "when tarn controller runs"}
-	var leads bool
-	leads, link.State, link.Message = Leader(l, s.view.Now)
-	switch {
-	case l == nil && s.young(since):
-		if because != "" {
-			s.awaits("%s, which starts within moments", because)
-		}
-		return
-	case leads && because == "":
-		return
-	case leads && s.young(since):
-		s.awaits("%s, which starts within moments", because)
-		return
-	case leads:
-		s.blame("%s, but has not started although tarn controller runs", because)
-		link.Message, link.Next = link.Message+"; see its log", "when the controller reconciles it"
-		s.add(link)
-		return
-	case l != nil && l.Spec.RenewTime != nil && link.State == leaseRunOut:
-		link.Since = moment(l.Spec.RenewTime.Time)
-	}
-	switch {
-	case because == "":
-	case l == nil: // a controller that needs no lease may run all the same
-		s.blame("%s, but has not started; no lease shows whether a tarn controller runs", because)
-	default:
-		s.blame("%s, but no tarn controller runs", because)
-	}
-	if d := s.view.Deployment; d != nil {
-		link.Message += fmt.Sprintf("; its Deployment has %d of %d pods ready", d.Status.ReadyReplicas, d.Status.Replicas)
-		link.Command = s.revives("")
-	}
-	s.add(link)
-}
-
-// revives returns the command of revive, unless a controller is running. A running one may only be
-// busy, which its log shows. Without a lease, a ready pod counts as a running controller.
-func (s *story) revives(name string) string {
-	d, l := s.view.Deployment, s.view.Controller
-	leads, _, _ := Leader(l, s.view.Now)
-	if d != nil && ptr.Deref(d.Spec.Replicas, 1) > 0 &&
-		(leads || l == nil && d.Status.ReadyReplicas > 0 || s.view.unknown(lease, "tarn-system", "tarn-controller")) {
-		return ""
-	}
-	return revive(d, name)
-}
-
-// revive returns the command that starts or restarts Tarn's controller. It is empty unless the
-// controller is a Deployment whose --controllers include name; an empty name is always included.
-// Kubernetes' own controllers can only be restarted by the cluster's administrator.
-func revive(d *appsv1.Deployment, name string) string {
-	switch {
-	case d == nil || name != "" && !selects(d, name):
-		return ""
-	case ptr.Deref(d.Spec.Replicas, 1) == 0: // there is nothing to restart
-		return kubectl(d.Namespace, "scale", "deployment", d.Name, "--replicas=2")
-	}
-	return kubectl(d.Namespace, "rollout", "restart", "deployment", d.Name)
-}
-
-// selects says whether a Deployment's --controllers include one that is left out by default.
-func selects(d *appsv1.Deployment, name string) bool {
-	is := false
-	for i := range d.Spec.Template.Spec.Containers {
-		c := &d.Spec.Template.Spec.Containers[i]
-		for _, arg := range slices.Concat(c.Command, c.Args) {
-			if list, found := strings.CutPrefix(arg, "--controllers="); found {
-				names := strings.Split(list, ",")
-				is = (slices.Contains(names, "*") || slices.Contains(names, name)) && !slices.Contains(names, "-"+name)
-			}
-		}
-	}
-	return is
-}
-
-// leaseRunOut is the state of a lease that is no longer renewed.
-const leaseRunOut = "expired"
-
-// Leader says by the lease of Tarn's controller, nil for none, whether a controller runs. state is
-// the state of the lease in one word, message its meaning.
-func Leader(l *coordinationv1.Lease, now time.Time) (leads bool, state, message string) {
-	switch {
-	case l == nil:
-		return false, "missing", "tarn controller has never held its lease: it does not run, or runs with --leader-elect=false, which needs no lease"
-	case l.Spec.RenewTime == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "":
-		return false, "released", "the last tarn controller has ended and released its lease"
-	case now.Sub(l.Spec.RenewTime.Time) > leaseTime(l.Spec.LeaseDurationSeconds):
-		return false, leaseRunOut, fmt.Sprintf("%s last renewed it %s ago", *l.Spec.HolderIdentity, duration.HumanDuration(now.Sub(l.Spec.RenewTime.Time)))
-	}
-	return true, "held", "its holder is " + *l.Spec.HolderIdentity
-}
-
-// leaseTime returns the duration after its last renewal for which a lease is held.
-func leaseTime(seconds *int32) time.Duration {
-	const otherwise = 15
-	if seconds == nil {
-		return otherwise * time.Second
-	}
-	return time.Duration(*seconds) * time.Second
 }

@@ -248,9 +248,8 @@ func (s *story) stepPod(v *volumeView) {
 	r := v.Record
 	step, pod, due := stepOf(r)
 	if v.Step == nil {
-		if due && (step != tarnv1.StepDeletion || keptFrom(v) == "") && !s.view.unknown(Pod, pod.Namespace, pod.Name) {
-			s.add(Link{Object: pod, State: "missing", Next: "when tarn controller starts it"})
-			s.lateFor(writtenAt(r))
+		if due && (step != tarnv1.StepDeletion || keptFrom(v) == "") {
+			s.missingPod(pod, "", "when tarn controller starts it", true, writtenAt(r))
 		}
 		return
 	}

@@ -157,7 +157,7 @@ func (s *story) podOfStage(g *stageView, what, provisioner string) {
 	}
 	awaited := status.Phase != tarnv1.StagePodFailed && status.Phase != ""
 	if g.Pod == nil {
-		s.missingPod(Object{Pod, status.Namespace, status.Name}, stage.Spec.NodeName, awaited, writtenAt(stage))
+		s.missingPod(Object{Pod, status.Namespace, status.Name}, stage.Spec.NodeName, "", awaited, writtenAt(stage))
 		return
 	}
 	before := s.cause
@@ -358,7 +358,7 @@ func (s *story) endingStage(g *stageView) {
 	case g.Pod != nil:
 		s.lateAfter(g.Pod.Pod, stage.UID)
 	default:
-		s.missingPod(Object{Pod, status.Namespace, status.Name}, on, true, writtenAt(stage))
+		s.missingPod(Object{Pod, status.Namespace, status.Name}, on, "", true, writtenAt(stage))
 	}
 }
 

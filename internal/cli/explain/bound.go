@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -103,19 +104,24 @@ func (s *story) resize(c *claimView) {
 	}
 	s.blame("%s", what)
 	defer func() { s.rank = rankGrowing }()
+	record, maker := c.Volume.Record, c.Volume.Provisioner
 	switch status {
 	case corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		link.Next = fmt.Sprintf("when you remove what rejects it, or request another size above %s in the claim", has.String())
 		switch limit, beyond := volume.BeyondLimit(c.Claim); {
-		case c.Volume.Record != nil && beyond && link.Reason == steppod.ReasonRefused: // else it grows to no size
-			s.growsBeyondLimit(c, link, has, limit)
+		case record != nil && beyond && link.Reason == steppod.ReasonRefused && limit.Cmp(has) <= 0: // it grows to no size
+			link.Next = fmt.Sprintf("never: the claim's own limit of %s allows no larger volume and cannot be changed; create a larger claim and copy the data", limit.String())
 			return
-		case c.Volume.Record != nil:
-			link.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Record.Spec.Provisioner.Name)
-		case c.Volume.Provisioner != nil && status == corev1.PersistentVolumeClaimControllerResizeInfeasible:
+		case record != nil && beyond && link.Reason == steppod.ReasonRefused:
+			link.Next = fmt.Sprintf("when the claim requests more than %s and at most its own limit of %s", has.String(), limit.String())
+			link.Command = kubectl(c.Object.Namespace, "patch", "pvc", c.Object.Name, "-p", fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, limit.String()))
+			return
+		case record != nil:
+			link.Command = kubectl("", "edit", "pavprovisioner", record.Spec.Provisioner.Name)
+		case maker != nil && status == corev1.PersistentVolumeClaimControllerResizeInfeasible:
 			link.Next = byHand
-		case c.Volume.Provisioner != nil: // expanded by hand, but not on the node
-			link.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Provisioner.Name)
+		case maker != nil: // expanded by hand, but not on the node
+			link.Command = kubectl("", "edit", "pavprovisioner", maker.Name)
 		}
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
 		s.nodeResize(c, link)
@@ -124,22 +130,11 @@ func (s *story) resize(c *claimView) {
 		s.resizeSilent(c, link)
 		return
 	}
-	if v := c.Volume; v.Record != nil && v.Record.Status.Expansion != nil {
-		s.expansion(v)
+	if record != nil && record.Status.Expansion != nil {
+		s.expansion(c.Volume)
 	} else if link.Next == "" {
 		link.Next = "when the driver's resizer retries; only its log shows when"
 	}
-}
-
-// growsBeyondLimit is about a claim that requests more than its own limit, which nothing can
-// change. The request can be reduced, but not down to the size that the claim has.
-func (s *story) growsBeyondLimit(c *claimView, link *Link, has, limit resource.Quantity) {
-	if limit.Cmp(has) <= 0 {
-		link.Next = fmt.Sprintf("never: the claim's own limit of %s allows no larger volume and cannot be changed; create a larger claim and copy the data", limit.String())
-		return
-	}
-	link.Next = fmt.Sprintf("when the claim requests more than %s and at most its own limit of %s", has.String(), limit.String())
-	link.Command = kubectl(c.Object.Namespace, "patch", "pvc", c.Object.Name, "-p", fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, limit.String()))
 }
 
 // byHand says when a volume grows that a PavProvisioner stages but did not create.
@@ -167,37 +162,37 @@ func (s *story) expansion(v *volumeView) {
 // nodeResize is about a volume whose storage has grown, but not yet its file system on the node.
 func (s *story) nodeResize(c *claimView, link *Link) {
 	link.Next = "when the kubelet of a node that uses the volume next syncs the pod, within about a minute"
-	running := false
-	for _, u := range c.Users {
-		running = running || u.Pod.Spec.NodeName != "" && !hasEnded(u.Pod)
-	}
-	if !running {
+	if !slices.ContainsFunc(c.Users, func(u user) bool { return u.Pod.Spec.NodeName != "" && !hasEnded(u.Pod) }) {
 		link.Next = "when a pod that uses the claim is started"
 		s.blame("its volume has been expanded; its file system is expanded with the next pod that uses it")
 	}
-	for _, g := range c.Volume.Stages {
-		e := g.Stage.Status.Pod.Expansion
+	driver := ""
+	if csi := c.Volume.Volume.Spec.CSI; csi != nil {
+		driver = csi.Driver
+	}
+	for i := range c.Volume.Stages {
+		g := &c.Volume.Stages[i]
+		e, on := g.Stage.Status.Pod.Expansion, g.Stage.Spec.NodeName
 		if e == nil || e.Phase == tarnv1.StageExpansionSucceeded {
 			continue
 		}
-		l := s.add(Link{Object: Object{Kind: pavStage, Name: g.Stage.Name}, State: "expanding: " + string(e.Phase), Node: g.Stage.Spec.NodeName, Message: e.Message})
+		l := s.add(Link{Object: Object{Kind: pavStage, Name: g.Stage.Name}, State: "expanding: " + string(e.Phase), Node: on, Message: e.Message})
 		if e.Phase == tarnv1.StageExpansionFailed {
 			l.Next = "when the kubelet retries, with backoff of at most two minutes"
-			l.Command = kubectl("", "edit", "pavprovisioner", c.Volume.Volume.Spec.CSI.Driver)
-			s.blame("its volume has been expanded, but its file system cannot be on node %s: %s", g.Stage.Spec.NodeName, e.Message)
+			l.Command = kubectl("", "edit", "pavprovisioner", driver)
+			s.blame("its volume has been expanded, but its file system cannot be on node %s: %s", on, e.Message)
 		}
-		if g.Pod == nil && e.Phase == tarnv1.StageExpansionRunning {
-			s.missingPod(Object{Pod, e.Namespace, e.Name}, g.Stage.Spec.NodeName, "", true, writtenAt(g.Stage))
-		}
-		if g.Pod == nil || g.Pod.Pod.Name != e.Name {
-			continue
-		}
-		before := s.cause
-		if s.ourPod(g.Pod, tarnv1.StepNodeExpansion, c.Volume.Volume.Spec.CSI.Driver, steppod.Observe(g.Pod.Pod, g.Stage.UID, s.view.Now)); s.cause != before {
-			s.cause = "its volume has been expanded, and its file system is to follow on node " + g.Stage.Spec.NodeName + ": " + s.cause
-		}
-		if e.Phase == tarnv1.StageExpansionRunning {
-			s.lateAfter(g.Pod.Pod, g.Stage.UID)
+		runs := e.Phase == tarnv1.StageExpansionRunning
+		switch before := s.cause; {
+		case g.Pod == nil && runs:
+			s.missingPod(Object{Pod, e.Namespace, e.Name}, on, "", true, writtenAt(g.Stage))
+		case g.Pod != nil && g.Pod.Pod.Name == e.Name:
+			if s.ourPod(g.Pod, tarnv1.StepNodeExpansion, driver, steppod.Observe(g.Pod.Pod, g.Stage.UID, s.view.Now)); s.cause != before {
+				s.cause = "its volume has been expanded, and its file system is to follow on node " + on + ": " + s.cause
+			}
+			if runs {
+				s.lateAfter(g.Pod.Pod, g.Stage.UID)
+			}
 		}
 	}
 }

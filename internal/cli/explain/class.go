@@ -22,7 +22,7 @@ func (s *story) classless(c *claimView) {
 		return
 	}
 	if d := volume.DefaultClass(c.Classes); d != nil {
-		s.add(Link{Object: Object{Kind: storageClass, Name: d.Name}, State: "default", Message: whichDefault(c.Classes, d)})
+		s.add(Link{Object: Object{Kind: storageClass, Name: d.Name}, State: "default", Message: severalDefaults(c.Classes, d)})
 		s.binderSilent(c, "it is to get the default class "+d.Name, d)
 		return
 	}
@@ -37,24 +37,13 @@ func (s *story) classless(c *claimView) {
 	s.nearest(c, next)
 }
 
-// whichDefault says why a class is the default where several are marked as default.
-func whichDefault(classes []*storagev1.StorageClass, used *storagev1.StorageClass) string {
-	var names []string
-	why := "the newest of them"
-	for _, class := range classes {
-		if !volume.IsDefault(class) {
-			continue
-		}
-		names = append(names, class.Name)
-		if class.Name != used.Name && class.CreationTimestamp.Equal(&used.CreationTimestamp) {
-			why = "of the newest of them the first by name"
-		}
-	}
-	if len(names) < 2 {
+// severalDefaults says which class is the default where several are marked as default.
+func severalDefaults(classes []*storagev1.StorageClass, used *storagev1.StorageClass) string {
+	marked := slices.DeleteFunc(slices.Clone(classes), func(class *storagev1.StorageClass) bool { return !volume.IsDefault(class) })
+	if len(marked) < 2 {
 		return ""
 	}
-	slices.Sort(names)
-	return fmt.Sprintf("%d StorageClasses are marked as the default: %s; %s is used, %s", len(names), join(names), used.Name, why)
+	return fmt.Sprintf("%d StorageClasses are marked as the default; the newest, %s, is used; of several that are as new it is the first by name", len(marked), used.Name)
 }
 
 // likeClass returns the existing class with the most similar name; empty for none.

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -122,10 +121,9 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 		s.blame("it requests %s, more than its own limit of %s", request.String(), limit.String())
 	case volume.ProvisionerOf(c.Claim) == "":
 		s.binderSilent(c, "PavProvisioner "+p.Name+" has to be called")
-	case c.Class != nil && steppod.UnreadSecret(p, c.Class) != "":
-		why := steppod.UnreadSecret(p, c.Class)
-		s.add(Link{Object: o, State: "refuses", Message: why, Next: "when the class is created again without that parameter, or a template reads it"})
-		s.blame("%s", why)
+	case steppod.UnreadSecret(p, c.Class) != "":
+		s.blame("%s", steppod.UnreadSecret(p, c.Class))
+		s.add(Link{Object: o, State: "refuses", Message: s.cause, Next: "when the class is created again without that parameter, or a template reads it"})
 	default:
 		s.add(Link{Object: o, State: "accepted", Message: "it is responsible for the volume, but no PavVolume " + c.Volume.Name + " records a start"})
 		s.controllerSilent("PavProvisioner "+p.Name+" has to make its volume", latest(c.Claim, p))
@@ -213,20 +211,18 @@ func sources(claim *corev1.PersistentVolumeClaim) (paths []string) {
 // that it should create volumes; otherwise it should only stage one.
 func (s *story) provisionerUnusable(p *pavv1.PavProvisioner, dynamic bool) bool {
 	o := Object{Kind: pavProvisioner, Name: p.Name}
-	accepted := meta.FindStatusCondition(p.Status.Conditions, pavv1.ConditionAccepted)
+	accepted := conditionIn(p.Status.Conditions, pavv1.ConditionAccepted)
 	edit := kubectl("", "edit", "pavprovisioner", p.Name)
 	switch {
 	case p.DeletionTimestamp != nil:
-		link := s.add(Link{Object: o, State: "being deleted", Since: moment(p.DeletionTimestamp.Time), Next: "when it has been deleted and created again"})
-		if accepted != nil {
-			link.Reason, link.Message = accepted.Reason, accepted.Message
-		}
+		s.add(Link{Object: o, State: "being deleted", Since: moment(p.DeletionTimestamp.Time), Reason: accepted.Reason, Message: accepted.Message,
+			Next: "when it has been deleted and created again"})
 		s.blame("PavProvisioner %s is being deleted and makes no new volumes", p.Name)
 	case dynamic && !slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic):
 		s.add(Link{Object: o, State: "not Dynamic", Message: "spec.provisioningModes does not contain Dynamic; add it, and spec.volumeCreation",
 			Next: "when it has both", Command: edit})
 		s.blame("PavProvisioner %s makes no volumes: spec.provisioningModes does not contain Dynamic", p.Name)
-	case accepted == nil || accepted.ObservedGeneration != p.Generation:
+	case accepted.Type == "" || accepted.ObservedGeneration != p.Generation:
 		s.add(Link{Object: o, State: "not validated yet", Since: moment(p.CreationTimestamp.Time)})
 		s.controllerSilent("PavProvisioner "+p.Name+" has to be validated", writtenAt(p))
 	case accepted.Status != metav1.ConditionTrue:
@@ -237,4 +233,46 @@ func (s *story) provisionerUnusable(p *pavv1.PavProvisioner, dynamic bool) bool 
 		return false
 	}
 	return true
+}
+
+// hostPath is the provisioner inside Tarn's own controller, whose volumes are directories.
+const hostPath = "tarn.dev/host-path"
+
+// ofHostPath says whether that provisioner creates, or has created, a claim's volume.
+func ofHostPath(c *claimView) bool { return provisionerOf(c.Claim, c.Class) == hostPath }
+
+// byHostPath is about a claim for which the provisioner inside Tarn's controller was called. It has
+// not reported an error.
+func (s *story) byHostPath(c *claimView, o Object) {
+	since := writtenAt(c.Claim)
+	switch {
+	case slices.Contains(c.Claim.Finalizers, tarnv1.FinalizerInProcess): // it marks a claim that it has begun
+		link := s.add(Link{Object: o, State: "at work", Next: "when the directory is created, which takes longer on a slow disk"})
+		if e := newest(c.Events, "Provisioning"); e != nil {
+			link.Since, link.Message = moment(LastSeen(e)), e.Message
+		}
+		s.atWork("its volume", "is being made by "+o.Name, "is being made by "+o.Name, since)
+	case s.young(since):
+		s.add(Link{Object: o, State: "called", Next: "within moments"})
+		s.controllerSilent("provisioner "+o.Name+" has to make its volume", since)
+	default:
+		s.add(Link{Object: o, State: "silent", Message: "it is part of tarn controller and works only if that runs with --host-path-root", Next: "when tarn controller runs with --host-path-root"})
+		s.blame("provisioner %s has not started", o.Name)
+		s.controllerSilent("", since)
+	}
+}
+
+// lostFolder is about a claim whose volume, a directory, was removed by force. The directory stays
+// on its node when the PersistentVolume is deleted.
+func (s *story) lostFolder(c *claimView, link *Link) {
+	name, size := c.Claim.Spec.VolumeName, volume.Request(c.Claim)
+	link.Message = fmt.Sprintf("%s made it as a directory, and its data may still be in ROOT/%s on the node of tarn controller, "+
+		"where ROOT is its --host-path-root (in an embedded cluster /var/lib/tarn-cluster/NAME/host-path)"+
+		"; if it is, create PersistentVolume %s with local.path ROOT/%s, nodeAffinity to that node by label %s, annotations %s: %s and %s: the node's name, "+
+		"capacity %s, accessModes %s, class %s, and claimRef of namespace %s, name %s and uid %s; if it is not, create it again from a backup",
+		hostPath, name, name, name, corev1.LabelHostname, volume.AnnProvisionedBy, hostPath, tarnv1.AnnotationNode,
+		size.String(), volume.AccessOf(c.Claim.Spec.AccessModes), volume.ClassOf(c.Claim), c.Object.Namespace, c.Object.Name, c.Claim.UID)
+	if s.giveUp(c, link); link.Command != "" {
+		link.offer += "; use it only if the data is gone or not needed: an existing directory stays, but no claim or volume records it"
+	}
 }

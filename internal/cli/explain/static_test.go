@@ -114,8 +114,8 @@ func TestOfSeveralDefaultClassesItIsSaidWhichIsUsedAndWhy(t *testing.T) {
 		w.claimView.Classes = []*storagev1.StorageClass{w.class, older}
 	}
 	for want, change := range map[string]func(*world){
-		"2 StorageClasses are marked as the default: amber, gold; gold is used, the newest of them":                       func(w *world) { w.class.CreationTimestamp = *ahead(-60e9) },
-		"2 StorageClasses are marked as the default: amber, gold; amber is used, of the newest of them the first by name": func(*world) {},
+		"2 StorageClasses are marked as the default; the newest, gold, is used":            func(w *world) { w.class.CreationTimestamp = *ahead(-60e9) },
+		"; the newest, amber, is used; of several that are as new it is the first by name": func(*world) {},
 	} {
 		w := with(with(withoutClass(newWorld(), nil), marked), change)
 		if e := chain(w.view); !told(e, storageClass, want) {

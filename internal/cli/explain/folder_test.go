@@ -37,25 +37,25 @@ func TestWhatNoRetryMendsIsMadeAnew(t *testing.T) {
 		{"a data source", refused(func(w *world) {
 			w.claim.Spec.DataSource = &corev1.TypedLocalObjectReference{}
 			w.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{}
-		}), no + "from a data source, and claim shop/data has spec.dataSource", "when claim shop/data is created again without spec.dataSource" + never,
+		}), no + "from a data source, and claim shop/data has spec.dataSource", "when claim shop/data is created again without it" + never,
 			claim + `[{"op":"remove","path":"/spec/dataSource"},{"op":"remove","path":"/spec/dataSourceRef"}]` + again},
-		{"a selector", refused(selects), no + "from a selector, and claim shop/data has spec.selector", "when claim shop/data is created again without spec.selector" + never,
+		{"a selector", refused(selects), no + "from a selector, and claim shop/data has spec.selector", "when claim shop/data is created again without it" + never,
 			claim + `[{"op":"remove","path":"/spec/selector"}]` + again},
 		{"a selector, of which no Event tells", byFolder(selects), no + "from a selector", "when claim shop/data is created again", claim},
 		{"a selector, and a pod has a node", usedBy(refused(selects), somePod("shop", "web")), no + "from a selector", "when claim shop/data is created again", ""},
 		{"an attributes class", refused(func(w *world) { w.claim.Spec.VolumeAttributesClassName = ptr.To("fast") }), no + `from a VolumeAttributesClass, and claim shop/data has spec.volumeAttributesClassName`,
-			"when claim shop/data is created again without spec.volumeAttributesClassName" + never, claim + `[{"op":"remove","path":"/spec/volumeAttributesClassName"}]` + again},
+			"when claim shop/data is created again without it" + never, claim + `[{"op":"remove","path":"/spec/volumeAttributesClassName"}]` + again},
 		{"a block device", refused(func(w *world) { w.claim.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }), no + "other than directories, and claim shop/data has spec.volumeMode Block",
-			"when claim shop/data is created again without spec.volumeMode Block" + never, claim + `[{"op":"remove","path":"/spec/volumeMode"}]` + again},
+			"when claim shop/data is created again without it" + never, claim + `[{"op":"remove","path":"/spec/volumeMode"}]` + again},
 		{"parameters", refused(func(w *world) {
 			w.class.Parameters = map[string]string{"pth": "/x", "a.b/c": "1", tarnv1.AnnotationRetention: "1h"}
 		}),
-			no + `with parameters, and StorageClass gold has parameters`, "when StorageClass gold is created again without parameters" + never,
+			no + `with parameters, and StorageClass gold has parameters`, "when StorageClass gold is created again without them" + never,
 			class + `[{"op":"remove","path":"/parameters/a.b~1c"},{"op":"remove","path":"/parameters/pth"}]` + again},
 		{"mount options", refused(func(w *world) { w.class.MountOptions = []string{"ro"} }), no + `with mount options, and StorageClass gold has mountOptions`,
-			"when StorageClass gold is created again without mountOptions" + never, class + `[{"op":"remove","path":"/mountOptions"}]` + again},
+			"when StorageClass gold is created again without it" + never, class + `[{"op":"remove","path":"/mountOptions"}]` + again},
 		{"more than any volume can have", refused(func(w *world) { w.claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("10E") }), no + "as large, and claim shop/data has spec.resources.requests.storage 10E",
-			"when claim shop/data is created again without spec.resources.requests.storage 10E" + never, ""},
+			"when claim shop/data is created again with a smaller request" + never, ""},
 		{"what is mended elsewhere", refused(func(*world) {}), "provisioner tarn.dev/host-path cannot make its volume: tarn.dev/host-path cannot; remove it",
 			"when that is fixed: tarn controller then continues by itself; last tried 60m ago", ""},
 		{"what is mended elsewhere, while no controller runs", gaveUp(refused(func(*world) {})), "cannot make its volume: ", "when tarn controller runs", ""},

@@ -148,26 +148,35 @@ func (s *story) refuses(c *claimView, o Object, told *corev1.Event) bool {
 		s.populated(c)
 		return true
 	}
-	var parameters []string
+	var parameters, paths, sources []string
 	for _, name := range slices.Sorted(maps.Keys(c.Class.Parameters)) {
 		if name != tarnv1.AnnotationRetention { // the trash's retention is allowed for every provisioner
-			parameters = append(parameters, "/parameters/"+strings.NewReplacer("~", "~0", "/", "~1").Replace(name))
+			parameters = append(parameters, name)
+			paths = append(paths, "/parameters/"+strings.NewReplacer("~", "~0", "/", "~1").Replace(name))
 		}
 	}
+	if claim.Spec.DataSource != nil {
+		sources = append(sources, "/spec/dataSource")
+	}
+	if claim.Spec.DataSourceRef != nil {
+		sources = append(sources, "/spec/dataSourceRef")
+	}
+	const without = "without it"
 	refused := []struct {
-		is          bool
-		what, field string
-		ofClass     bool
-		paths       []string // to remove; for none, no command helps
+		is               bool
+		what, field, how string
+		paths            []string // to remove; for none, no command helps
+		ofClass          bool
 	}{
-		{claim.Spec.DataSource != nil, "from a data source", "spec.dataSource", false, sources(claim)},
-		{claim.Spec.DataSourceRef != nil, "from a data source", "spec.dataSourceRef", false, sources(claim)},
-		{claim.Spec.Selector != nil, "from a selector", "spec.selector", false, []string{"/spec/selector"}},
-		{volume.AttributesClassOf(claim) != "", "from a VolumeAttributesClass", "spec.volumeAttributesClassName", false, []string{"/spec/volumeAttributesClassName"}},
-		{host && len(c.Class.MountOptions) > 0, "with mount options", "mountOptions", true, []string{"/mountOptions"}},
-		{host && size.CmpInt64(math.MaxInt64) > 0, "as large", "spec.resources.requests.storage " + size.String(), false, nil},
-		{host && volume.ModeOf(claim) != corev1.PersistentVolumeFilesystem, "other than directories", fmt.Sprintf("spec.volumeMode %s", volume.ModeOf(claim)), false, []string{"/spec/volumeMode"}},
-		{host && len(parameters) > 0, "with parameters", "parameters", true, parameters},
+		{volume.HasSource(claim), "from a data source", "spec.dataSource", without, sources, false},
+		{claim.Spec.Selector != nil, "from a selector", "spec.selector", without, []string{"/spec/selector"}, false},
+		{volume.AttributesClassOf(claim) != "", "from a VolumeAttributesClass", fmt.Sprintf("spec.volumeAttributesClassName %q", volume.AttributesClassOf(claim)), without,
+			[]string{"/spec/volumeAttributesClassName"}, false},
+		{host && len(c.Class.MountOptions) > 0, "with mount options", fmt.Sprintf("mountOptions %q", c.Class.MountOptions), without, []string{"/mountOptions"}, true},
+		{host && size.CmpInt64(math.MaxInt64) > 0, "as large", "spec.resources.requests.storage " + size.String(), "with a smaller request", nil, false},
+		{host && volume.ModeOf(claim) != corev1.PersistentVolumeFilesystem, "other than directories", fmt.Sprintf("spec.volumeMode %s", volume.ModeOf(claim)), without,
+			[]string{"/spec/volumeMode"}, false},
+		{host && len(parameters) > 0, "with parameters", "parameters " + join(parameters), "without them", paths, true},
 	}
 	for _, r := range refused {
 		if !r.is {
@@ -177,34 +186,24 @@ func (s *story) refuses(c *claimView, o Object, told *corev1.Event) bool {
 		if told != nil {
 			link.Since, link.Reason = moment(LastSeen(told)), told.Reason
 		}
-		var patch []string
+		var operations []string
 		for _, path := range r.paths {
-			patch = append(patch, fmt.Sprintf(`{"op":"remove","path":%q}`, path))
+			operations = append(operations, fmt.Sprintf(`{"op":"remove","path":%q}`, path))
 		}
-		operations := "[" + strings.Join(patch, ",") + "]"
+		patch := "[" + strings.Join(operations, ",") + "]"
 		switch {
 		case r.ofClass:
 			where = Object{Kind: storageClass, Name: c.Class.Name}
-			link.Command, link.offer = replacing(where, "storageclass", "json", operations), "the command creates the class again without it; its claims and volumes are not affected"
-		case len(patch) > 0:
-			s.anew(c, link, "json", operations, "without it")
+			link.Command = replacing(where, "storageclass", "json", patch)
+			link.offer = "the command creates the class again " + r.how + "; its claims and volumes are not affected"
+		case len(r.paths) > 0:
+			s.anew(c, link, "json", patch, r.how)
 		}
-		link.Next = fmt.Sprintf("when %s is created again without %s: no retry can succeed", where, r.field)
+		link.Next = fmt.Sprintf("when %s is created again %s: no retry can succeed", where, r.how)
 		s.blame("%s makes no volumes %s, and %s has %s", o, r.what, where, r.field)
 		return true
 	}
 	return false
-}
-
-// sources returns the paths of a claim's data source.
-func sources(claim *corev1.PersistentVolumeClaim) (paths []string) {
-	if claim.Spec.DataSource != nil {
-		paths = append(paths, "/spec/dataSource")
-	}
-	if claim.Spec.DataSourceRef != nil {
-		paths = append(paths, "/spec/dataSourceRef")
-	}
-	return paths
 }
 
 // provisionerUnusable says whether a PavProvisioner cannot be used, and reports why. dynamic says

@@ -29,10 +29,7 @@ const ClaimsByVolume = "claims.volume"
 // IndexClaims adds the index ClaimsByVolume to a manager. Several controllers of one
 // manager may have it, see Shared.
 func IndexClaims(ctx context.Context, mgr ctrl.Manager) error {
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.PersistentVolumeClaim{}, ClaimsByVolume, VolumeNamed); err != nil {
-		return fmt.Errorf("adding index %s of PersistentVolumeClaim: %w", ClaimsByVolume, err)
-	}
-	return nil
+	return addIndex(ctx, mgr, &corev1.PersistentVolumeClaim{}, ClaimsByVolume, VolumeNamed)
 }
 
 // ClaimsNaming gives the claims whose spec.volumeName is a volume's name. It reads them from a

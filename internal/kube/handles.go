@@ -40,10 +40,7 @@ const VolumesByHandle = "volumes.handle"
 // IndexHandles adds the index VolumesByHandle to a manager. Several controllers of one
 // manager may have it, see Shared.
 func IndexHandles(ctx context.Context, mgr ctrl.Manager) error {
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.PersistentVolume{}, VolumesByHandle, HandleOf); err != nil {
-		return fmt.Errorf("adding index %s of PersistentVolume: %w", VolumesByHandle, err)
-	}
-	return nil
+	return addIndex(ctx, mgr, &corev1.PersistentVolume{}, VolumesByHandle, HandleOf)
 }
 
 // recordKey is the index value of the handle that a record has, or that it gets by default.
@@ -75,10 +72,7 @@ const RecordsByHandleAwaited = "records.handle"
 // IndexHandlesAwaited adds the index RecordsByHandleAwaited to a manager. Several
 // controllers of one manager may have it, see Shared.
 func IndexHandlesAwaited(ctx context.Context, mgr ctrl.Manager) error {
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &tarnv1.PavVolume{}, RecordsByHandleAwaited, HandleAwaited); err != nil {
-		return fmt.Errorf("adding index %s of PavVolume: %w", RecordsByHandleAwaited, err)
-	}
-	return nil
+	return addIndex(ctx, mgr, &tarnv1.PavVolume{}, RecordsByHandleAwaited, HandleAwaited)
 }
 
 // Handles finds the volumes that have a handle.

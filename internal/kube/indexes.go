@@ -2,7 +2,9 @@ package kube
 
 import (
 	"context"
+	"fmt"
 	"hash/fnv"
+	"reflect"
 	"strconv"
 	"sync"
 
@@ -21,6 +23,13 @@ func bucket(value string) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(value)) // never fails
 	return strconv.FormatUint(uint64(h.Sum32()%buckets), 36)
+}
+
+func addIndex(ctx context.Context, mgr ctrl.Manager, o client.Object, name string, values client.IndexerFunc) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, o, name, values); err != nil {
+		return fmt.Errorf("adding index %s of %s: %w", name, reflect.TypeOf(o).Elem().Name(), err)
+	}
+	return nil
 }
 
 // Shared gives a manager whose controllers share the indexes ClaimsByVolume, VolumesByHandle and

@@ -35,12 +35,7 @@ func IsRefusal(err error) bool {
 // AddFinalizer adds a finalizer to an object, unless it is there. The patch replaces the whole
 // list, so it names the version it was computed from. An object that no longer exists is no error.
 func AddFinalizer[T client.Object](ctx context.Context, c client.Client, o T, finalizer string) error {
-	base, ok := o.DeepCopyObject().(client.Object)
-	if !ok || !controllerutil.AddFinalizer(o, finalizer) {
-		return nil
-	}
-	err := c.Patch(ctx, o, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
-	if client.IgnoreNotFound(err) != nil {
+	if err := patchFinalizers(ctx, c, o, finalizer, controllerutil.AddFinalizer); err != nil {
 		return fmt.Errorf("adding finalizer %s to %T %s: %w", finalizer, o, o.GetName(), err)
 	}
 	return nil
@@ -50,15 +45,18 @@ func AddFinalizer[T client.Object](ctx context.Context, c client.Client, o T, fi
 // names the version it was computed from. An object that no longer exists, or has no such
 // finalizer, is no error.
 func RemoveFinalizer[T client.Object](ctx context.Context, c client.Client, o T, finalizer string) error {
-	base, ok := o.DeepCopyObject().(client.Object)
-	if !ok || !controllerutil.RemoveFinalizer(o, finalizer) {
-		return nil
-	}
-	err := c.Patch(ctx, o, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
-	if client.IgnoreNotFound(err) != nil {
+	if err := patchFinalizers(ctx, c, o, finalizer, controllerutil.RemoveFinalizer); err != nil {
 		return fmt.Errorf("removing finalizer %s from %T %s: %w", finalizer, o, o.GetName(), err)
 	}
 	return nil
+}
+
+func patchFinalizers(ctx context.Context, c client.Client, o client.Object, finalizer string, change func(client.Object, string) bool) error {
+	base, ok := o.DeepCopyObject().(client.Object)
+	if !ok || !change(o, finalizer) {
+		return nil
+	}
+	return client.IgnoreNotFound(c.Patch(ctx, o, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})))
 }
 
 const (

@@ -54,9 +54,7 @@ func TestADriverThatIsWantedNoMoreWhenItIsServedLeavesNothing(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, <-ended)
 	if left := leftOf(t, d); d.Serving("a") || len(left) > 0 {
 		t.Errorf("serving: %t, left: %v", d.Serving("a"), left)
 	}
@@ -65,9 +63,7 @@ func TestADriverThatIsWantedNoMoreWhenItIsServedLeavesNothing(t *testing.T) {
 func TestADriverThatIsEndedAsSoonAsItIsServedLeavesNothing(t *testing.T) {
 	d := newDrivers(t)
 	for range 200 {
-		if err := errors.Join(d.Settle(t.Context(), "a", yes), d.Settle(t.Context(), "a", no)); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Must(t, errors.Join(d.Settle(t.Context(), "a", yes), d.Settle(t.Context(), "a", no)))
 		if left := leftOf(t, d); len(left) > 0 {
 			t.Fatalf("left: %v", left)
 		}
@@ -76,9 +72,7 @@ func TestADriverThatIsEndedAsSoonAsItIsServedLeavesNothing(t *testing.T) {
 
 func TestWhoIsAtADriverKeepsNobodyFromAnotherOne(t *testing.T) {
 	d := newDrivers(t)
-	if err := d.Settle(t.Context(), "a", func() (bool, error) { return true, d.Settle(t.Context(), "b", yes) }); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, d.Settle(t.Context(), "a", func() (bool, error) { return true, d.Settle(t.Context(), "b", yes) }))
 	if !d.Serving("a") || !d.Serving("b") {
 		t.Errorf("serving a: %t, b: %t", d.Serving("a"), d.Serving("b"))
 	}
@@ -89,16 +83,12 @@ func TestWhoIsAtADriverKeepsNobodyFromAnotherOne(t *testing.T) {
 func another(t *testing.T, d *Drivers, name string) {
 	t.Helper()
 	path := d.paths(name).registration
-	if err := os.MkdirAll(d.Registry, 0o750); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.MkdirAll(d.Registry, 0o750))
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
 	listener, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 }
 
@@ -143,9 +133,7 @@ func TestADriverEndsThoughAnotherHasItsNameAndThatOneStays(t *testing.T) {
 
 func TestWhatAnEarlierRunStillServesIsLeftToIt(t *testing.T) {
 	earlier := newDrivers(t)
-	if err := earlier.Settle(t.Context(), "a", yes); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, earlier.Settle(t.Context(), "a", yes))
 	before := leftOf(t, earlier)
 	if err := New(earlier.Config).Clean(func(string) bool { return false }); !errors.Is(err, ErrServed) {
 		t.Errorf("got %v, want that it is served", err)

@@ -36,16 +36,10 @@ func statsOf(t *testing.T, path string) (map[csi.VolumeUsage_Unit]*csi.VolumeUsa
 func TestTheBytesAndInodesOfAFileSystemAreTold(t *testing.T) {
 	const page = 4096
 	dir := nodetest.Tmpfs(t)
-	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=1m,nr_inodes=64"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "data"), make([]byte, 5*page), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, "size=1m,nr_inodes=64"))
+	nodetest.Must(t, os.WriteFile(filepath.Join(dir, "data"), make([]byte, 5*page), 0o600))
 	found, err := statsOf(t, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	for unit, want := range map[csi.VolumeUsage_Unit]struct{ total, used int64 }{
 		csi.VolumeUsage_BYTES:  {1 << 20, 5 * page},
 		csi.VolumeUsage_INODES: {64, 2}, // the directory and the file
@@ -64,17 +58,11 @@ func TestTheSizeOfABlockDeviceIsTold(t *testing.T) {
 	if err := unix.Mknod(device, unix.S_IFBLK|0o600, int(nodetest.Loop(t, size))); err != nil { //nolint:gosec // a device number fits
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(target, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount(device, target, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.WriteFile(target, nil, 0o600))
+	nodetest.Must(t, unix.Mount(device, target, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { _ = unix.Unmount(target, unix.MNT_DETACH) })
 	found, err := statsOf(t, target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	if got := found[csi.VolumeUsage_BYTES]; got.GetTotal() != size || len(found) != 1 {
 		t.Errorf("%v, want %d bytes in all and nothing else", found, size)
 	}
@@ -82,17 +70,11 @@ func TestTheSizeOfABlockDeviceIsTold(t *testing.T) {
 
 func TestAFileSystemThatHangsIsMeasuredOnceHoweverOftenItIsAskedForAndNotKept(t *testing.T) {
 	dir := filepath.Join(nodetest.Tmpfs(t), "data")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.Mkdir(dir, 0o755))
 	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	options := fmt.Sprintf("fd=%d,rootmode=40755,user_id=0,group_id=0", device.Fd())
-	if err := unix.Mount("tarn-test", dir, "fuse", 0, options); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, unix.Mount("tarn-test", dir, "fuse", 0, options))
 	t.Cleanup(func() {
 		_ = device.Close() // the server's end, upon which the question is answered
 		_ = unix.Unmount(dir, unix.MNT_DETACH)
@@ -117,9 +99,7 @@ func TestAFileSystemThatHangsIsMeasuredOnceHoweverOftenItIsAskedForAndNotKept(t 
 
 func TestOfWhatIsNotMountedNothingIsTold(t *testing.T) {
 	dir := filepath.Join(nodetest.Tmpfs(t), "target")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.Mkdir(dir, 0o700))
 	if found, err := statsOf(t, dir); status.Code(err) != codes.NotFound {
 		t.Errorf("got %v, %v for a folder on the node's own disk, want NotFound", found, err)
 	}

@@ -14,13 +14,9 @@ func TestWhatIsMountedIsToldWithoutAskingItsServer(t *testing.T) {
 	dir := nodetest.Tmpfs(t)
 	source, target := mkdir(t, dir, "source"), filepath.Join(dir, "target")
 	server, err := nodetest.Serve(source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	file := open(t, source)
-	if err := EnsureBind(Kernel{}, file, target, false); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, EnsureBind(Kernel{}, file, target, false))
 	server.Hang()
 	looked := make(chan bool)
 	go func() {

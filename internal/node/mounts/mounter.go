@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -110,7 +111,7 @@ func ListOf(process string) ([]Mount, error) {
 			Root:     unescape(infos[i].Root),
 			Point:    unescape(infos[i].MountPoint),
 			Type:     infos[i].FsType,
-			ReadOnly: hasOption(infos[i].MountOptions, "ro"),
+			ReadOnly: slices.Contains(infos[i].MountOptions, "ro"),
 			Receives: len(infos[i].OptionalFields) > 0,
 		})
 	}
@@ -134,15 +135,6 @@ func CheckKernel() error {
 	}
 }
 
-func hasOption(options []string, name string) bool {
-	for _, o := range options {
-		if o == name {
-			return true
-		}
-	}
-	return false
-}
-
 // unescape undoes the octal escapes the kernel writes for blank, tab, newline and
 // backslash in paths.
 func unescape(s string) string {
@@ -164,10 +156,19 @@ func Real(path string) string {
 
 // At returns the mounts at path, the older first.
 func At(table []Mount, path string) []Mount {
-	path = Real(path)
+	return AtPoint(table, Real(path))
+}
+
+// AtPoint returns the mounts at a point as the table shows it, the older first. No server is asked
+// for the names on the path, and the table may be that of another process.
+func AtPoint(table []Mount, point string) []Mount {
+	return filter(table, func(m Mount) bool { return m.Point == point })
+}
+
+func filter(table []Mount, keep func(Mount) bool) []Mount {
 	var found []Mount
 	for _, m := range table {
-		if m.Point == path {
+		if keep(m) {
 			found = append(found, m)
 		}
 	}
@@ -177,13 +178,7 @@ func At(table []Mount, path string) []Mount {
 // Under returns the mounts at path and below it, the older first.
 func Under(table []Mount, path string) []Mount {
 	path = Real(path)
-	var found []Mount
-	for _, m := range table {
-		if Inside(m.Point, path) {
-			found = append(found, m)
-		}
-	}
-	return found
+	return filter(table, func(m Mount) bool { return Inside(m.Point, path) })
 }
 
 // Inside says whether path is folder or lies below it. Both must be clean.

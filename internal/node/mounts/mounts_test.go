@@ -29,34 +29,26 @@ func open(t *testing.T, path string) *os.File {
 func mkdir(t *testing.T, elements ...string) string {
 	t.Helper()
 	dir := filepath.Join(elements...)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.MkdirAll(dir, 0o755))
 	return dir
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 func read(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	return string(data)
 }
 
 func mountsUnder(t *testing.T, path string) []Mount {
 	t.Helper()
 	table, err := Kernel{}.List()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	return Under(table, path)
 }
 
@@ -66,9 +58,7 @@ func TestAVolumeIsShownAtItsTargetAndGoneAfterwards(t *testing.T) {
 	write(t, filepath.Join(source, "greeting"), "hello")
 	target := filepath.Join(mkdir(t, top, "pods and more"), "mount")
 	for range 2 { // again is the same
-		if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Must(t, EnsureBind(Kernel{}, open(t, source), target, false))
 	}
 	if got := read(t, filepath.Join(target, "greeting")); got != "hello" {
 		t.Errorf("read %q through the target", got)
@@ -81,12 +71,8 @@ func TestAVolumeIsShownAtItsTargetAndGoneAfterwards(t *testing.T) {
 		t.Error("a target that is still mounted was removed")
 	}
 	for range 2 {
-		if err := UnmountTree(Kernel{}, target, nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := RemoveTarget(Kernel{}, target); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Must(t, UnmountTree(Kernel{}, target, nil))
+		nodetest.Must(t, RemoveTarget(Kernel{}, target))
 	}
 	if _, err := os.Lstat(target); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("target is still there: %v", err)
@@ -101,9 +87,7 @@ func TestAReadOnlyTargetCannotBeWrittenNorCanWhatIsMountedBelow(t *testing.T) {
 	source := mkdir(t, top, "volume")
 	nodetest.MountTmpfs(t, filepath.Join(source, "below"))
 	target := filepath.Join(top, "target")
-	if err := EnsureBind(Kernel{}, open(t, source), target, true); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, EnsureBind(Kernel{}, open(t, source), target, true))
 	for _, dir := range []string{target, filepath.Join(target, "below")} {
 		if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o644); !errors.Is(err, unix.EROFS) {
 			t.Errorf("writing in %s: %v, want a read-only file system", dir, err)
@@ -111,9 +95,7 @@ func TestAReadOnlyTargetCannotBeWrittenNorCanWhatIsMountedBelow(t *testing.T) {
 	}
 	write(t, filepath.Join(source, "below", "x"), "the source stays writable")
 	// A request for write access to the same volume replaces the mount.
-	if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, EnsureBind(Kernel{}, open(t, source), target, false))
 	write(t, filepath.Join(target, "x"), "")
 }
 
@@ -121,14 +103,10 @@ func TestAVolumeThatIsMountedReadOnlyIsShownReadOnlyToAll(t *testing.T) {
 	top := nodetest.Tmpfs(t)
 	source := mkdir(t, top, "volume")
 	nodetest.MountTmpfs(t, source)
-	if err := unix.Mount("", source, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOEXEC, ""); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, unix.Mount("", source, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOEXEC, ""))
 	target := filepath.Join(top, "target")
 	for range 2 { // and found right again
-		if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Must(t, EnsureBind(Kernel{}, open(t, source), target, false))
 	}
 	if err := os.WriteFile(filepath.Join(target, "x"), nil, 0o644); !errors.Is(err, unix.EROFS) {
 		t.Errorf("writing: %v, want a read-only file system", err)
@@ -146,15 +124,11 @@ func TestUnmountingTheTargetLeavesTheSourcesMountsAlone(t *testing.T) {
 	nodetest.MountTmpfs(t, below)
 	write(t, filepath.Join(below, "data"), "precious")
 	target := filepath.Join(top, "target")
-	if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, EnsureBind(Kernel{}, open(t, source), target, false))
 	if got := read(t, filepath.Join(target, "below", "data")); got != "precious" {
 		t.Errorf("the target shows %q", got)
 	}
-	if err := UnmountTree(Kernel{}, target, nil); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, UnmountTree(Kernel{}, target, nil))
 	if got := read(t, filepath.Join(below, "data")); got != "precious" {
 		t.Errorf("the source's own mount was unmounted with the target: %q", got)
 	}
@@ -164,9 +138,7 @@ func TestAMountMadeLaterInTheVolumeArrivesAtTheTarget(t *testing.T) {
 	top := nodetest.Tmpfs(t)
 	source := mkdir(t, top, "volume", "later")
 	target := filepath.Join(top, "target")
-	if err := EnsureBind(Kernel{}, open(t, filepath.Dir(source)), target, false); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, EnsureBind(Kernel{}, open(t, filepath.Dir(source)), target, false))
 	nodetest.MountTmpfs(t, source)
 	write(t, filepath.Join(source, "file"), "here")
 	if got := read(t, filepath.Join(target, "later", "file")); got != "here" {
@@ -180,9 +152,7 @@ func TestWhateverElseIsMountedAtTheTargetIsReplaced(t *testing.T) {
 	target := mkdir(t, top, "target")
 	nodetest.MountTmpfs(t, target)
 	nodetest.MountTmpfs(t, target)
-	if err := EnsureBind(Kernel{}, open(t, source), target, false); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, EnsureBind(Kernel{}, open(t, source), target, false))
 	if found := mountsUnder(t, target); len(found) != 1 || found[0].Root != "/volume" {
 		t.Errorf("mounts at the target: %v, want the volume alone", found)
 	}
@@ -191,23 +161,15 @@ func TestWhateverElseIsMountedAtTheTargetIsReplaced(t *testing.T) {
 func TestAFileIsBoundAtAFile(t *testing.T) {
 	top := nodetest.Tmpfs(t)
 	node := filepath.Join(top, "device")
-	if err := unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, unix.Mknod(node, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))))
 	target := filepath.Join(top, "pod-uid")
-	if err := EnsureBind(Kernel{}, open(t, node), target, false); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, EnsureBind(Kernel{}, open(t, node), target, false))
 	var stat unix.Stat_t
 	if err := unix.Stat(target, &stat); err != nil || stat.Mode&unix.S_IFMT != unix.S_IFBLK || stat.Rdev != unix.Mkdev(7, 0) {
 		t.Errorf("the target is %o %d (%v), want block device 7:0", stat.Mode, stat.Rdev, err)
 	}
-	if err := UnmountTree(Kernel{}, target, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := RemoveTarget(Kernel{}, target); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, UnmountTree(Kernel{}, target, nil))
+	nodetest.Must(t, RemoveTarget(Kernel{}, target))
 }
 
 func TestLayersAndNestedMountsAreAllUnmounted(t *testing.T) {
@@ -216,9 +178,7 @@ func TestLayersAndNestedMountsAreAllUnmounted(t *testing.T) {
 	for _, below := range []string{"", "", "a", "a/b", "a/b", "c d"} {
 		nodetest.MountTmpfs(t, filepath.Join(dir, below))
 	}
-	if err := UnmountTree(Kernel{}, filepath.Dir(dir), nil); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, UnmountTree(Kernel{}, filepath.Dir(dir), nil))
 	if found := mountsUnder(t, filepath.Dir(dir)); len(found) != 0 {
 		t.Errorf("left: %v", found)
 	}
@@ -231,9 +191,7 @@ func TestNoMountIsReachedThroughALinkThatTookTheFoldersPlace(t *testing.T) {
 	nodetest.MountTmpfs(t, inner)
 	nodetest.MountTmpfs(t, other)
 	// A process with write access to the volume swaps the directory between two lookups.
-	if err := errors.Join(os.Rename(filepath.Join(volume, "deep"), filepath.Join(volume, "moved")), os.Symlink(elsewhere, filepath.Join(volume, "deep"))); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, errors.Join(os.Rename(filepath.Join(volume, "deep"), filepath.Join(volume, "moved")), os.Symlink(elsewhere, filepath.Join(volume, "deep"))))
 	for what, unmount := range map[string]func(string) error{"unmount": Kernel{}.Unmount, "detach": Kernel{}.Detach} {
 		if err := unmount(inner); !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENOTDIR) {
 			t.Errorf("%s of %s: got %v, want it to follow no link", what, inner, err)
@@ -252,9 +210,7 @@ func TestABusyMountIsAnErrorOrDetachedWhenAsked(t *testing.T) {
 	dir := filepath.Join(top, "busy")
 	nodetest.MountTmpfs(t, dir)
 	f, err := os.Create(filepath.Join(dir, "open"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	defer func() { _ = f.Close() }()
 	if err := UnmountTree(Kernel{}, dir, nil); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("unmounting a busy mount: %v, want busy", err)
@@ -276,9 +232,7 @@ func TestATargetThatIsNotOursIsLeftAlone(t *testing.T) {
 	written := filepath.Join(top, "written")
 	write(t, written, "x")
 	link := filepath.Join(top, "link")
-	if err := os.Symlink(full, link); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.Symlink(full, link))
 	for _, target := range []string{full, written, link} {
 		if err := RemoveTarget(Kernel{}, target); err == nil {
 			t.Errorf("%s was removed", target)
@@ -300,19 +254,11 @@ func TestATreeIsRemovedWithAllThatIsInIt(t *testing.T) {
 		write(t, filepath.Join(dir, fmt.Sprintf("file-%d", i)), "")
 	}
 	mkdir(t, dir, "a", "b", "c")
-	if err := os.Symlink(outside, filepath.Join(dir, "a", "link")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(top, filepath.Join(dir, "a", "folder-link")); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mkfifo(filepath.Join(dir, "a", "fifo"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.Symlink(outside, filepath.Join(dir, "a", "link")))
+	nodetest.Must(t, os.Symlink(top, filepath.Join(dir, "a", "folder-link")))
+	nodetest.Must(t, unix.Mkfifo(filepath.Join(dir, "a", "fifo"), 0o600))
 	for range 2 {
-		if err := RemoveTree(dir); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Must(t, RemoveTree(dir))
 	}
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("still there: %v", err)
@@ -326,25 +272,17 @@ func TestAFolderDeeperThanPathsAndOpenFilesAllowIsRemoved(t *testing.T) {
 	top := nodetest.Tmpfs(t)
 	dir := mkdir(t, top, "stage")
 	at, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_RDONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	name := strings.Repeat("d", 200)
 	for range 3000 {
-		if err := unix.Mkdirat(at, name, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Must(t, unix.Mkdirat(at, name, 0o755))
 		next, err := unix.Openat(at, name, unix.O_DIRECTORY|unix.O_RDONLY, 0)
 		_ = unix.Close(at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Must(t, err)
 		at = next
 	}
 	_ = unix.Close(at)
-	if err := RemoveTree(dir); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, RemoveTree(dir))
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("still there: %v", err)
 	}
@@ -357,9 +295,7 @@ func TestNothingIsEverRemovedThroughAMount(t *testing.T) {
 			write(t, filepath.Join(point, "data"), "precious")
 		},
 		"a bind mount of the same file system": func(t *testing.T, precious, point string) {
-			if err := EnsureBind(Kernel{}, open(t, precious), point, false); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Must(t, EnsureBind(Kernel{}, open(t, precious), point, false))
 		},
 	} {
 		for _, where := range []string{"", "deep/down"} {
@@ -385,9 +321,7 @@ func TestNothingIsEverRemovedThroughAMount(t *testing.T) {
 		precious := filepath.Join(top, "precious")
 		write(t, precious, "precious")
 		stage := mkdir(t, top, "stage")
-		if err := EnsureBind(Kernel{}, open(t, precious), filepath.Join(stage, "file"), false); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Must(t, EnsureBind(Kernel{}, open(t, precious), filepath.Join(stage, "file"), false))
 		if err := RemoveTree(stage); !errors.Is(err, unix.EBUSY) {
 			t.Errorf("removing a folder with a mounted file: %v, want a refusal", err)
 		}

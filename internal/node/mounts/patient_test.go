@@ -40,9 +40,7 @@ func TestAServerThatHangsKeepsNobodyWhoUnmountsBelowIt(t *testing.T) {
 	dir := nodetest.Tmpfs(t)
 	volume := mkdir(t, dir, "volume")
 	server, err := nodetest.Serve(volume)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	below := filepath.Join(volume, nodetest.Below)
 	nodetest.MountTmpfs(t, below)
 	p := NewPatient(short)
@@ -89,9 +87,7 @@ func TestAMountTheKernelIsStillEndingIsStillThere(t *testing.T) {
 	dir := nodetest.Tmpfs(t)
 	volume := mkdir(t, dir, "volume")
 	server, err := nodetest.ServeBlock(device, volume)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	defer server.End()
 	p := NewPatient(short)
 	if _, err := os.Stat(volume); err != nil { // it has begun, so it sees the end

@@ -21,13 +21,9 @@ func TestAMountThatCannotBeExchangedIsHiddenBelowTheNewOne(t *testing.T) {
 				write(t, filepath.Join(folder, "greeting"), text)
 			}
 			tree, err := Clone(open(t, again), true, true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Must(t, err)
 			defer func() { _ = tree.Close() }()
-			if err := put(tree, open(t, target), OwnFiles, c.beneath); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Must(t, put(tree, open(t, target), OwnFiles, c.beneath))
 			if got := read(t, filepath.Join(target, "greeting")); got != "new" {
 				t.Errorf("the target holds %q, want what is new", got)
 			}

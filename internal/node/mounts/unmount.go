@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -92,13 +92,9 @@ func UnmountTree(m Mounter, path string, detach func(point string, busy error)) 
 // not answer, only uppermost mounts are tried. Detaching one of them also detaches all mounts below
 // it.
 func unmountOnce(m Mounter, found []Mount, detach func(string, error)) error {
-	order := make([]Mount, len(found))
-	for i := range found {
-		order[i] = found[len(found)-1-i]
-	}
-	sort.SliceStable(order, func(i, j int) bool {
-		return depth(order[i]) > depth(order[j])
-	})
+	order := slices.Clone(found)
+	slices.Reverse(order)
+	slices.SortStableFunc(order, func(a, b Mount) int { return depth(b) - depth(a) })
 	uppermost := depth(order[len(order)-1])
 	var failed error
 	for _, one := range order {
@@ -130,12 +126,11 @@ func gone(err error) bool {
 func points(found []Mount) string {
 	const shown = 3
 	var list []string
-	for i, m := range found {
-		if i == shown {
-			list = append(list, "...")
-			break
-		}
+	for _, m := range found[:min(shown, len(found))] {
 		list = append(list, m.Point)
+	}
+	if len(found) > shown {
+		list = append(list, "...")
 	}
 	return strings.Join(list, ", ")
 }

@@ -86,3 +86,11 @@ func MountTmpfs(t testing.TB, dir string) {
 		t.Fatalf("mount a tmpfs at %s: %v", dir, err)
 	}
 }
+
+// Must ends the test if a step of it fails.
+func Must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

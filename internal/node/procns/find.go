@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -75,7 +75,7 @@ func processes(entries []os.DirEntry) []string {
 			numbers = append(numbers, n)
 		}
 	}
-	sort.Ints(numbers)
+	slices.Sort(numbers)
 	list := make([]string, len(numbers))
 	for i, n := range numbers {
 		list[i] = filepath.Join("/proc", strconv.Itoa(n))

@@ -21,13 +21,9 @@ func TestAServerThatHangsAboveTheMountKeepsNobody(t *testing.T) {
 	dir := nodetest.Tmpfs(t)
 	above, again := filepath.Join(dir, "above"), filepath.Join(dir, "again")
 	volume(t, again, "new")
-	if err := os.Mkdir(above, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.Mkdir(above, 0o755))
 	server, err := nodetest.Serve(above)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	data := filepath.Join(above, nodetest.Below)
 	volume(t, data, "old")
 	c := start(t, data, 0)

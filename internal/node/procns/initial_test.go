@@ -20,9 +20,7 @@ import (
 func initialOf(t *testing.T, pods ...types.UID) []*InitialProcess {
 	t.Helper()
 	list, err := InitialProcesses(pods)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	for _, f := range list {
 		t.Cleanup(f.Close)
 	}
@@ -64,9 +62,7 @@ func TestTheEndOfAContainerIsHeardOfFromTheKernel(t *testing.T) {
 				t.Fatalf("it runs, and has ended with %+v", e)
 			case <-time.After(50 * time.Millisecond):
 			}
-			if err := unix.Kill(sleeping, unix.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Must(t, unix.Kill(sleeping, unix.SIGKILL))
 			_ = cmd.Wait()
 			want := end{}
 			if keepsCodes {
@@ -87,9 +83,7 @@ func awaitChild(t *testing.T, cgroup string) (pid int) {
 	t.Helper()
 	for over := time.Now().Add(10 * time.Second); time.Now().Before(over); time.Sleep(time.Millisecond) {
 		file, err := os.Open(filepath.Join(cgroup, "cgroup.procs"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Must(t, err)
 		var found []int
 		for lines := bufio.NewScanner(file); lines.Scan(); {
 			n, err := strconv.Atoi(lines.Text())

@@ -60,16 +60,10 @@ func start(t *testing.T, folder string, flags uintptr) container {
 		cmd.SysProcAttr.UidMappings, cmd.SysProcAttr.GidMappings = one, one
 	}
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
+	nodetest.Must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = in.Close()
 		_ = cmd.Wait()
@@ -80,13 +74,9 @@ func start(t *testing.T, folder string, flags uintptr) container {
 	}
 	process := fmt.Sprint("/proc/", cmd.Process.Pid)
 	table, err := mounts.ListOf(process)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	space, err := namespaceOf(process)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	return container{Container{Pod: "pod", Process: process, Namespace: space, Table: table}, func() string {
 		fmt.Fprintln(in)
 		lines.Scan()
@@ -98,17 +88,13 @@ func start(t *testing.T, folder string, flags uintptr) container {
 func volume(t *testing.T, folder, text string) {
 	t.Helper()
 	nodetest.MountTmpfs(t, folder)
-	if err := os.WriteFile(filepath.Join(folder, "greeting"), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.WriteFile(filepath.Join(folder, "greeting"), []byte(text), 0o644))
 }
 
 func open(t *testing.T, path string) *os.File {
 	t.Helper()
 	file, err := os.OpenFile(path, unix.O_PATH, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	t.Cleanup(func() { _ = file.Close() })
 	return file
 }
@@ -126,16 +112,12 @@ func TestAMountIsExchangedInAContainerThatRuns(t *testing.T) {
 	if len(old) != 1 {
 		t.Fatalf("the container has %v", old)
 	}
-	if err := c.Replace(&hangguard.Asker{}, long, old[0], open(t, again)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, c.Replace(&hangguard.Asker{}, long, old[0], open(t, again)))
 	if got := c.ask(); got != "new <nil>" {
 		t.Errorf("then the container finds %q, want what is new", got)
 	}
 	table, err := mounts.ListOf(c.Process)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	if now := mounts.At(table, data); now[len(now)-1].Device == old[0].Device || now[len(now)-1].Receives {
 		t.Errorf("the container has %v at its place", now)
 	}
@@ -148,17 +130,11 @@ func TestAMountIsExchangedInAContainerThatRuns(t *testing.T) {
 func TestAMountWithoutItsServerIsExchangedReadOnlyAsItWas(t *testing.T) {
 	dir := nodetest.Tmpfs(t)
 	data, again := filepath.Join(dir, "data"), filepath.Join(dir, "again")
-	if err := os.Mkdir(data, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.Mkdir(data, 0o755))
 	device, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	options := fmt.Sprintf("fd=%d,rootmode=40755,user_id=0,group_id=0", device.Fd())
-	if err := unix.Mount("tarn-test", data, "fuse", unix.MS_RDONLY, options); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, unix.Mount("tarn-test", data, "fuse", unix.MS_RDONLY, options))
 	t.Cleanup(func() { _ = unix.Unmount(data, unix.MNT_DETACH) })
 	c := start(t, data, 0)
 	_ = device.Close() // the server's end
@@ -166,16 +142,12 @@ func TestAMountWithoutItsServerIsExchangedReadOnlyAsItWas(t *testing.T) {
 		t.Fatalf("the container finds %q, want a dead mount", got)
 	}
 	volume(t, again, "new")
-	if err := c.Replace(&hangguard.Asker{}, long, mounts.At(c.Table, data)[0], open(t, again)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, c.Replace(&hangguard.Asker{}, long, mounts.At(c.Table, data)[0], open(t, again)))
 	if got := c.ask(); got != "new <nil>" {
 		t.Errorf("then the container finds %q, want what is new", got)
 	}
 	table, err := mounts.ListOf(c.Process)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	if now := mounts.At(table, data); !now[len(now)-1].ReadOnly {
 		t.Errorf("the container has %v, want it read-only", now)
 	}

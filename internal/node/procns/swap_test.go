@@ -31,9 +31,7 @@ func startSwapped(t *testing.T) swapped {
 	}
 	volume(t, s.data, "old")
 	volume(t, s.guard, "guard")
-	if err := os.Symlink("proc", s.link); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.Symlink("proc", s.link))
 	s.container = start(t, s.guard, 0)
 	return s
 }
@@ -50,9 +48,7 @@ func (s swapped) swap(t *testing.T) {
 func (s swapped) has(t *testing.T, point string) []mounts.Mount {
 	t.Helper()
 	table, err := mounts.ListOf(s.Process)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	return mounts.At(table, point)
 }
 
@@ -68,14 +64,10 @@ func TestNoOtherMountIsExchangedWhereThePathHasBeenLedAway(t *testing.T) {
 		"by a link": func(t *testing.T, s swapped) { s.swap(t) },
 		"by a folder": func(t *testing.T, s swapped) {
 			err := unix.Renameat2(unix.AT_FDCWD, s.folder, unix.AT_FDCWD, filepath.Join(s.dir, "proc"), unix.RENAME_EXCHANGE)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Must(t, err)
 		},
 		"to nowhere": func(t *testing.T, s swapped) {
-			if err := os.Rename(s.folder, s.folder+"-away"); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Must(t, os.Rename(s.folder, s.folder+"-away"))
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -93,9 +85,7 @@ func TestNoOtherMountIsExchangedWhereThePathHasBeenLedAway(t *testing.T) {
 				t.Errorf("got %v, want that it has moved", err)
 			}
 			table, err := mounts.ListOf(s.Process)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Must(t, err)
 			for _, want := range []mounts.Mount{old[0], guard[0]} {
 				if now, there := mounts.ByID(table, want.ID); !there || len(mountsAt(table, now.Point)) != 1 {
 					t.Errorf("the container has %v, want mount %d as it was", table, want.ID)

@@ -2,15 +2,19 @@ package results
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/podend"
@@ -27,7 +31,7 @@ func (r *Results) store(ctx context.Context, k string, rec *record, end podend.E
 	if end.Known && !pod.DeletionTimestamp.IsZero() {
 		return nil // stopped rather than ended: its exit codes say nothing
 	}
-	if tells := storedTells(pod); tells && (!end.Known || storedSucceeded(pod)) {
+	if before, ok := stored(pod); ok && (!end.Known || before.Succeeded != nil) {
 		return nil
 	}
 	result, err := resultdir.ReadResults(r.pav(k))
@@ -72,19 +76,111 @@ func (r *Results) patch(ctx context.Context, pod *corev1.Pod, result tarnv1.PodR
 	return nil
 }
 
-// storedTells says whether the pod has a result that can be read.
-func storedTells(pod *corev1.Pod) bool {
-	_, ok := stored(pod)
-	return ok
-}
-
-// storedSucceeded says whether the pod has a result that says how it ended.
-func storedSucceeded(pod *corev1.Pod) bool {
-	result, ok := stored(pod)
-	return ok && result.Succeeded != nil
-}
-
+// stored gives the pod's result, if it has one that can be read.
 func stored(pod *corev1.Pod) (result tarnv1.PodResult, ok bool) {
 	value, ok := pod.Annotations[tarnv1.AnnotationResult]
 	return result, ok && json.Unmarshal([]byte(value), &result) == nil
+}
+
+// record says which pod a directory belongs to. It lies beside the pav directory, where the pod
+// cannot reach it.
+type record struct {
+	VolumeID  string    `json:"volumeID"`
+	Namespace string    `json:"namespace"`
+	Pod       string    `json:"pod"`
+	UID       types.UID `json:"uid"`
+	Target    string    `json:"target"`
+	// Shape is what of the pod's spec decides when it has ended.
+	Shape podend.Shape `json:"shape"`
+}
+
+const recordFile = "record.json"
+
+// key is the name of the volume's directory. Volume IDs come from the kubelet and are long.
+func key(volumeID string) string {
+	sum := sha256.Sum256([]byte(volumeID))
+	return hex.EncodeToString(sum[:16])
+}
+
+func (r *Results) folder(key string) string { return filepath.Join(r.Folder, key) }
+
+func (r *Results) pav(key string) string { return filepath.Join(r.Folder, key, "pav") }
+
+// keep creates the volume's directory and record. The pod may run as any user, so any user may
+// write in pav. Only user root may enter the directory around it.
+func (r *Results) keep(k string, rec *record) error {
+	if err := os.MkdirAll(r.folder(k), 0o700); err != nil {
+		return err
+	}
+	if err := os.Mkdir(r.pav(k), 0o777); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := os.Chmod(r.pav(k), 0o777); err != nil { // the umask has taken bits
+		return err
+	}
+	data, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(r.folder(k), recordFile)
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// recall reads a record; nil if there is none.
+func (r *Results) recall(k string) (*record, error) {
+	data, err := os.ReadFile(filepath.Join(r.folder(k), recordFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	rec := &record{}
+	if err := json.Unmarshal(data, rec); err != nil {
+		return nil, fmt.Errorf("read %s of %s: %w", recordFile, r.folder(k), err)
+	}
+	return rec, nil
+}
+
+var _ podend.Listener = (*Results)(nil)
+
+// Pods implements podend.Listener.
+func (r *Results) Pods() []types.UID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	uids := make([]types.UID, 0, len(r.byPod))
+	for uid := range r.byPod {
+		uids = append(uids, uid)
+	}
+	return uids
+}
+
+// Stopped implements podend.Listener: it stores the pod's result if the pod has certainly ended.
+// Anything left undone is done when the kubelet unpublishes.
+func (r *Results) Stopped(ctx context.Context, uid types.UID, look func(context.Context) (podend.Look, error)) {
+	k, known := r.keyOf(uid)
+	if !known {
+		return
+	}
+	defer r.volumes.Lock(k)()
+	logger := log.FromContext(ctx).WithValues("pod", uid)
+	rec, err := r.recall(k)
+	if err != nil || rec == nil {
+		return // unpublished meanwhile, or unpublish stores it
+	}
+	seen, err := look(ctx)
+	if err != nil {
+		logger.Info("cannot see how the pod ended; waiting for the kubelet to report it", "because", err.Error())
+		return
+	}
+	end := podend.Judge(ctx, rec.Shape, seen)
+	if !end.Known {
+		return
+	}
+	if err := r.store(ctx, k, rec, end); err != nil {
+		logger.Info("result not stored yet; it is stored when the volume is unpublished", "because", err.Error())
+	}
 }

@@ -14,6 +14,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/nodetest"
 )
 
 // agentOf is an agent of node-1, whose API server has the given stages.
@@ -28,9 +29,7 @@ func agentOf(t *testing.T, there ...*tarnv1.PavStage) *Stages {
 		Writer: server, Live: server, Cached: server, Mounts: mounts.Kernel{},
 		Folder: t.TempDir(), KubeletFolder: t.TempDir(), NodeName: "node-1", Now: time.Now,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	t.Cleanup(func() { _ = s.ready.watcher.Close() })
 	return s
 }
@@ -58,13 +57,9 @@ func TestOnlyWhatIsGoneAtTheServerIsCollected(t *testing.T) {
 	alive, gone := onNode1("alive"), onNode1("gone")
 	s := agentOf(t, alive)
 	for _, stage := range []*tarnv1.PavStage{alive, gone} {
-		if err := os.MkdirAll(filepath.Join(s.pav(stage.UID), "volume"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Must(t, os.MkdirAll(filepath.Join(s.pav(stage.UID), "volume"), 0o755))
 		s.noteGone(stage)
-		if err := s.collectOrphans(t.Context(), stage.Name); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Must(t, s.collectOrphans(t.Context(), stage.Name))
 	}
 	if !s.left(t, alive) {
 		t.Error("the folder of a stage that there is was removed")
@@ -76,9 +71,7 @@ func TestOnlyWhatIsGoneAtTheServerIsCollected(t *testing.T) {
 
 func TestWhatCannotBeCollectedNowIsCollectedLater(t *testing.T) {
 	s, gone := agentOf(t), onNode1("gone")
-	if err := os.MkdirAll(s.pav(gone.UID), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.MkdirAll(s.pav(gone.UID), 0o755))
 	answers := s.Live
 	s.Live = interceptor.NewClient(answers.(client.WithWatch), interceptor.Funcs{
 		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
@@ -101,9 +94,7 @@ func TestWhatCannotBeCollectedNowIsCollectedLater(t *testing.T) {
 func TestWhatIsMadeForAStageThatGoesMeanwhileIsCollected(t *testing.T) {
 	t.Run("by the worker", func(t *testing.T) {
 		s, gone := agentOf(t), onNode1("gone")
-		if err := s.apply(t.Context(), gone.DeepCopy(), []action{{verb: makeFolder}, {verb: markWaiting}}); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Must(t, s.apply(t.Context(), gone.DeepCopy(), []action{{verb: makeFolder}, {verb: markWaiting}}))
 		checkCollected(t, s, gone)
 	})
 	t.Run("by a call of the kubelet's", func(t *testing.T) {
@@ -122,9 +113,7 @@ func checkCollected(t *testing.T, s *Stages, gone *tarnv1.PavStage) {
 	if !s.left(t, gone) {
 		t.Fatal("nothing was made for the stage")
 	}
-	if err := s.collectOrphans(t.Context(), gone.Name); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, s.collectOrphans(t.Context(), gone.Name))
 	if s.left(t, gone) {
 		t.Error("the folder of a stage that is gone is still there")
 	}

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/node/nodetest"
 	"tarn.dev/tarn/internal/node/podend"
 )
 
@@ -47,9 +48,7 @@ func TestACallHearsOfAnOwnWriteAtOnceAndIsNotTakenBackByOlderEvents(t *testing.T
 // informer. It must not wait for a worker that has not begun or has ended.
 func TestWhoWakesTheWorkerWaitsForNobody(t *testing.T) {
 	s, err := New(Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	const many = 1000
 	wake := func(when string) {
 		t.Helper()
@@ -68,9 +67,7 @@ func TestWhoWakesTheWorkerWaitsForNobody(t *testing.T) {
 	}
 	wake("has not begun")
 	queue := priorityqueue.New[reconcile.Request]("test")
-	if err := s.queue.start(t.Context(), queue); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, s.queue.start(t.Context(), queue))
 	wake("has much to do")
 	looked := map[string]bool{}
 	for len(looked) < many {

@@ -21,6 +21,7 @@ import (
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/node/hangguard"
 	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/nodetest"
 )
 
 // reading is a client of an API server that contains the given objects.
@@ -56,12 +57,8 @@ func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {
 				s.Name, s.UID = "stage", "uid-of-stage"
 				s.Status.Pod.Namespace, s.Status.Pod.Name, s.Status.Pod.Message = "ns", "pav-staging", "container main exited with 1"
 			})
-			if err := os.MkdirAll(s.pav(failed.UID), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(s.errorFile(failed.UID), []byte("no bucket"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Must(t, os.MkdirAll(s.pav(failed.UID), 0o755))
+			nodetest.Must(t, os.WriteFile(s.errorFile(failed.UID), []byte("no bucket"), 0o600))
 			at := func(d time.Duration) *metav1.Time {
 				if d == 0 {
 					return nil
@@ -119,9 +116,7 @@ func TestAReadyVolumeIsThatOfAPodThatStays(t *testing.T) {
 				s.Name, s.UID, s.Spec.VolumeName, s.Spec.VolumeUID = "stage", "uid-of-stage", "pv", "uid-of-pv"
 				s.Status.Pod.Namespace, s.Status.Pod.Name = "ns", "pav-staging"
 			})
-			if err := errors.Join(s.makeFolder(waits.UID), os.Mkdir(volume, 0o755), os.WriteFile(filepath.Join(s.pav(waits.UID), "ready"), nil, 0o600)); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Must(t, errors.Join(s.makeFolder(waits.UID), os.Mkdir(volume, 0o755), os.WriteFile(filepath.Join(s.pav(waits.UID), "ready"), nil, 0o600)))
 			staging := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "ns", Name: "pav-staging", OwnerReferences: []metav1.OwnerReference{{Name: waits.Name, UID: waits.UID, Controller: &yes}},
 			}}
@@ -139,9 +134,7 @@ func TestAReadyVolumeIsThatOfAPodThatStays(t *testing.T) {
 			if found := v.Found != nil; err != nil || v.Wrong != "" || found != test.want {
 				t.Errorf("the volume is found: %t (%q, %v), want %t", found, v.Wrong, err, test.want)
 			}
-			if err := os.Remove(volume); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Must(t, os.Remove(volume))
 			v, err = s.gather(t.Context(), waits.Name)
 			if wrong := v.Wrong != ""; err != nil || v.Found != nil || wrong != test.want {
 				t.Errorf("without it the stage fails: %t (%q, %v), want %t", wrong, v.Wrong, err, test.want)
@@ -152,13 +145,9 @@ func TestAReadyVolumeIsThatOfAPodThatStays(t *testing.T) {
 
 func TestAVolumeIsInUseWhereverTheKubeletsFolderLies(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	behind := filepath.Join(dir, "link")
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "kubelet"), 0o755), os.Symlink("kubelet", behind)); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, errors.Join(os.Mkdir(filepath.Join(dir, "kubelet"), 0o755), os.Symlink("kubelet", behind)))
 	of := stage(node(tarnv1.StageStaged), pod(tarnv1.StagePodRunning), ending(0), func(s *tarnv1.PavStage) {
 		s.Status.Node.Targets = []string{filepath.Join(behind, "target")}
 	})
@@ -230,9 +219,7 @@ func TestAMountThatIsBusyAnewIsWaitedForAnew(t *testing.T) {
 		t.Fatalf("unmounting a busy mount: %v", err)
 	}
 	held.free = true
-	if err := s.unmountAll(t.Context(), of, false); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, s.unmountAll(t.Context(), of, false))
 	if since := s.recall(of.UID).busySince; !since.IsZero() {
 		t.Errorf("busy since %s, and all is unmounted", since)
 	}
@@ -275,9 +262,7 @@ func TestAReadyThatIsOlderThanItsPodIsHeardOfWhenThePodTouchesIt(t *testing.T) {
 			s := &Stages{Config: Config{Folder: t.TempDir(), Now: time.Now, Mounts: mounts.Kernel{}}}
 			pav := s.pav(waits.UID)
 			ready := filepath.Join(pav, "ready")
-			if err := errors.Join(s.makeFolder(waits.UID), os.Mkdir(filepath.Join(pav, "volume"), 0o755), os.WriteFile(ready, nil, 0o600)); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Must(t, errors.Join(s.makeFolder(waits.UID), os.Mkdir(filepath.Join(pav, "volume"), 0o755), os.WriteFile(ready, nil, 0o600)))
 			began := &begunAt{start: s.changed(waits.UID, "ready").Add(time.Nanosecond), Reader: reading(t, waits,
 				&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "uid-of-pv"}},
 				&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -292,18 +277,14 @@ func TestAReadyThatIsOlderThanItsPodIsHeardOfWhenThePodTouchesIt(t *testing.T) {
 				return v.Found != nil
 			}
 			woken := make(chan string, 1000)
-			if err := errors.Join(s.ready.open(func(name string) { woken <- name }), s.ready.add(pav, waits.Name)); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Must(t, errors.Join(s.ready.open(func(name string) { woken <- name }), s.ready.add(pav, waits.Name)))
 			go func() { _ = s.ready.run(t.Context()) }()
 			<-woken // it is there
 			if found() {
 				t.Fatal("the volume is found by the word of a pod before")
 			}
 			for began.start.After(s.changed(waits.UID, "ready")) { // the clock of files has a few milliseconds
-				if err := touch(ready); err != nil {
-					t.Fatal(err)
-				}
+				nodetest.Must(t, touch(ready))
 			}
 			select {
 			case <-woken:
@@ -325,12 +306,8 @@ func hanging(t *testing.T, changes ...func(*tarnv1.PavStage)) (*Stages, *tarnv1.
 	})...)
 	reader := reading(t, of)
 	s := &Stages{Config: Config{Folder: t.TempDir(), Now: time.Now, Cached: reader, Live: reader}}
-	if err := os.MkdirAll(s.pav(of.UID), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.writeRecord(of.UID, &record{}); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.MkdirAll(s.pav(of.UID), 0o755))
+	nodetest.Must(t, s.writeRecord(of.UID, &record{}))
 	end := make(chan struct{})
 	t.Cleanup(func() { close(end) })
 	look := func() (inspection, error) { <-end; return inspection{}, os.ErrClosed }

@@ -243,13 +243,8 @@ func (e exchange) has(m, other mounts.Mount) bool {
 
 // uppermost says whether a mount of a table is the visible one at its point.
 func uppermost(table []mounts.Mount, m mounts.Mount) bool {
-	layers := mountsAt(table, m.Point)
+	layers := mounts.AtPoint(table, m.Point)
 	return layers[len(layers)-1].ID == m.ID
-}
-
-// mountsAt are the mounts at a point of a table, such as that of another process.
-func mountsAt(table []mounts.Mount, point string) []mounts.Mount {
-	return slices.DeleteFunc(slices.Clone(table), func(m mounts.Mount) bool { return m.Point != point })
 }
 
 // subPath opens a path in the volume, without following a symbolic link.

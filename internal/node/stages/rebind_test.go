@@ -12,6 +12,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/mounts"
+	"tarn.dev/tarn/internal/node/nodetest"
 )
 
 // table is a mount table that records the calls.
@@ -38,13 +39,9 @@ func (f *table) Unmount(point string) error {
 func TestATargetThatACallHasMountedIsBoundAnewBeforeTheCallReturns(t *testing.T) {
 	dir := t.TempDir()
 	target := mounts.Real(filepath.Join(dir, "target"))
-	if err := os.Mkdir(target, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, os.Mkdir(target, 0o755))
 	volume, err := os.OpenFile(dir, unix.O_PATH, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	defer func() { _ = volume.Close() }()
 	for what, c := range map[string]struct {
 		mounts []mounts.Mount
@@ -58,9 +55,7 @@ func TestATargetThatACallHasMountedIsBoundAnewBeforeTheCallReturns(t *testing.T)
 			s := &Stages{Config: Config{Mounts: f, KubeletFolder: dir}}
 			defer s.targets.Lock(target)()
 			restarted := stage(func(s *tarnv1.PavStage) { s.Status.Pod.Recovery = tarnv1.RecoveryRestartConsumers })
-			if err := s.rebindTarget(restarted, target, volume, &record{Rebinding: &rebinding{}}); err != nil {
-				t.Fatal(err)
-			}
+			nodetest.Must(t, s.rebindTarget(restarted, target, volume, &record{Rebinding: &rebinding{}}))
 			if !slices.Equal(f.replaced, c.want) {
 				t.Errorf("bound anew at %q, want %q", f.replaced, c.want)
 			}
@@ -72,9 +67,7 @@ func TestNothingOutsideOfTheKubeletsFolderIsUnmountedWhateverAStatusSays(t *test
 	dir := mounts.Real(t.TempDir())
 	kubelet, other := filepath.Join(dir, "kubelet"), filepath.Join(dir, "other")
 	for _, folder := range []string{kubelet, other} {
-		if err := os.Mkdir(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Must(t, os.Mkdir(folder, 0o755))
 	}
 	inside := filepath.Join(kubelet, "mount")
 	f := &table{mounts: []mounts.Mount{{Point: other}, {Point: inside}}}
@@ -82,9 +75,7 @@ func TestNothingOutsideOfTheKubeletsFolderIsUnmountedWhateverAStatusSays(t *test
 	told := stage(func(s *tarnv1.PavStage) {
 		s.Status.Node.Targets = []string{kubelet + "/../other", other, inside}
 	})
-	if err := s.unmountAll(t.Context(), told, false); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, s.unmountAll(t.Context(), told, false))
 	if want := []string{inside}; !slices.Equal(f.unmounted, want) {
 		t.Errorf("unmounted %q, want %q", f.unmounted, want)
 	}
@@ -92,9 +83,7 @@ func TestNothingOutsideOfTheKubeletsFolderIsUnmountedWhateverAStatusSays(t *test
 
 func TestNothingIsRememberedOfAStageThatIsGone(t *testing.T) {
 	s, err := New(Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	defer func() { _ = s.ready.watcher.Close() }()
 	gone := stage(func(s *tarnv1.PavStage) { s.UID, s.Status.Pod.UID = "gone", "third" })
 	for _, end := range []struct{ stage, pod types.UID }{{"gone", "first"}, {"gone", "third"}, {"other", "second"}} {
@@ -110,18 +99,12 @@ func TestNothingIsRememberedOfAStageThatIsGone(t *testing.T) {
 // The path to a mount inside another one leads through that one's server, which may hang.
 func TestWhoTrustsAVolumeFindsItsMountInTheTableAlone(t *testing.T) {
 	dir := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "other"), 0o755), os.Symlink("other", filepath.Join(dir, "served"))); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, errors.Join(os.Mkdir(filepath.Join(dir, "other"), 0o755), os.Symlink("other", filepath.Join(dir, "served"))))
 	point := filepath.Join(dir, "served", "volume") // where the way on disk would be another one
 	s, err := New(Config{Mounts: &table{mounts: []mounts.Mount{{Point: point, Type: "fuse.test"}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, err)
 	of := stage(node(tarnv1.StageStaged))
-	if err := s.trust(of, &record{Point: point}); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Must(t, s.trust(of, &record{Point: point}))
 	if w := s.watching()[of.UID]; !w.server {
 		t.Errorf("watched is %+v, want that it has a server", w)
 	}

@@ -160,11 +160,15 @@ func (s *Stages) readRecord(uid types.UID) (*record, error) {
 
 // writeRecord replaces the record atomically.
 func (s *Stages) writeRecord(uid types.UID, r *record) error {
-	data, err := json.Marshal(r)
+	return writeJSON(filepath.Join(s.folder(uid), recordFile), r)
+}
+
+// writeJSON replaces a file atomically.
+func writeJSON(path string, value any) error {
+	data, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(s.folder(uid), recordFile)
 	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
 		return err
 	}

@@ -57,18 +57,11 @@ func (s *Stages) useFile(stage types.UID, target string) string {
 
 // writeUse stores the target's pod and how the target is mounted, before the target is recorded.
 func (s *Stages) writeUse(stage types.UID, target string, of use) error {
-	data, err := json.Marshal(of)
-	if err != nil {
-		return err
-	}
 	path := s.useFile(stage, target)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return writeJSON(path, of)
 }
 
 // readUse gives the zero value if nothing is stored for a target.

@@ -40,7 +40,7 @@ func (s *Stages) trust(stage *tarnv1.PavStage, r *record) error {
 		if err != nil {
 			return err
 		}
-		for _, m := range mountsAt(table, r.Point) {
+		for _, m := range mounts.AtPoint(table, r.Point) {
 			w.server = strings.HasPrefix(m.Type, "fuse")
 		}
 	}

@@ -16,8 +16,8 @@ const (
 	// tooShort is how long a watch without events must last. client-go takes a shorter one for a
 	// failure.
 	tooShort = time.Second
-	// goesOn is how often such a watch is repeated before its informer sees the end.
-	goesOn = 4
+	// maxRepeats is how often such a watch is repeated before its informer sees the end.
+	maxRepeats = 4
 )
 
 // SteadyInformer is an informer that continues if the API server ends its watch before the first
@@ -35,7 +35,7 @@ func SteadyInformer(lw toolscache.ListerWatcher, example runtime.Object, resync 
 				return first, err
 			}
 			// A watch that sent nothing can be repeated from the version at which it began.
-			return goOn(first, func() (watch.Interface, error) { return begin(ctx, options) }), nil
+			return repeatWatch(first, func() (watch.Interface, error) { return begin(ctx, options) }), nil
 		}
 	}
 	return toolscache.NewSharedIndexInformer(lw, example, resync, indexers)
@@ -48,7 +48,7 @@ type steadyWatch struct {
 	stop    sync.Once
 }
 
-func goOn(first watch.Interface, again func() (watch.Interface, error)) *steadyWatch {
+func repeatWatch(first watch.Interface, again func() (watch.Interface, error)) *steadyWatch {
 	s := &steadyWatch{events: make(chan watch.Event), stopped: make(chan struct{})}
 	go s.run(first, again)
 	return s
@@ -59,7 +59,7 @@ func (s *steadyWatch) Stop()                          { s.stop.Do(func() { close
 
 func (s *steadyWatch) run(now watch.Interface, again func() (watch.Interface, error)) {
 	defer close(s.events)
-	for left := goesOn; ; left-- {
+	for left := maxRepeats; ; left-- {
 		began := time.Now()
 		ended := s.forward(now)
 		now.Stop()

@@ -44,7 +44,7 @@ func TestAWatchThatWasEndedBeforeItToldOfAnythingGoesOn(t *testing.T) {
 	}{
 		"at once":                     {[]func() *watch.FakeWatcher{silent(0), tells("a")}, 1, 2},
 		"again and again":             {[]func() *watch.FakeWatcher{silent(0), silent(0), silent(0), tells("a")}, 1, 4},
-		"not for ever":                {repeated(silent(0), goesOn+1), 0, goesOn + 1},
+		"not for ever":                {repeated(silent(0), maxRepeats+1), 0, maxRepeats + 1},
 		"not after its time":          {[]func() *watch.FakeWatcher{silent(tooShort), tells("a")}, 0, 1},
 		"not once it has told":        {[]func() *watch.FakeWatcher{tells("a", "b"), tells("c")}, 2, 1},
 		"not where the next does not": {[]func() *watch.FakeWatcher{silent(0), nil}, 0, 2},
@@ -99,7 +99,7 @@ func TestAWatchThatIsStoppedEndsAndStopsTheOneBelow(t *testing.T) {
 				for range events {
 					below.Add(&corev1.Pod{})
 				}
-				w := goOn(below, func() (watch.Interface, error) {
+				w := repeatWatch(below, func() (watch.Interface, error) {
 					t.Error("another was begun")
 					return nil, errors.New("refused")
 				})

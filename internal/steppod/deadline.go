@@ -57,8 +57,8 @@ func endedByDeadline(pod *corev1.Pod, now time.Time) bool {
 	return pod.Spec.ActiveDeadlineSeconds != nil && !now.Before(deadlineOf(pod))
 }
 
-// timeIsUp records a failure for the deadline, with the cause if known.
-func timeIsUp(o *Observation, pod *corev1.Pod, kept string) {
+// missDeadline records a failure for the deadline, with the cause if known.
+func missDeadline(o *Observation, pod *corev1.Pod, kept string) {
 	o.late(pod, fmt.Sprintf("pod %s/%s has not ended within %s", pod.Namespace, pod.Name, limitOf(pod)), kept)
 }
 
@@ -110,8 +110,8 @@ func UnstartedUntil(pod *corev1.Pod, now time.Time) time.Time {
 	return until
 }
 
-// keptBy says, if known, why a pod did not end before its deadline.
-func keptBy(pod *corev1.Pod, result *tarnv1.PodResult) string {
+// delayedBy says, if known, why a pod did not end before its deadline.
+func delayedBy(pod *corev1.Pod, result *tarnv1.PodResult) string {
 	if result != nil && result.Error != "" {
 		return result.Error
 	}

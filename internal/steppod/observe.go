@@ -229,7 +229,7 @@ func observeActive(o *Observation, pod *corev1.Pod, now time.Time) {
 	if now.Before(o.CheckAt) {
 		return
 	}
-	timeIsUp(o, pod, keptBy(pod, o.Result))
+	missDeadline(o, pod, delayedBy(pod, o.Result))
 }
 
 func observeEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time.Time) {
@@ -259,7 +259,7 @@ func observeEnd(o *Observation, pod *corev1.Pod, phase corev1.PodPhase, now time
 // observeFailure says why a pod failed.
 func observeFailure(o *Observation, pod *corev1.Pod, result *tarnv1.PodResult, now time.Time) {
 	if !stoppedByKubelet(pod) && endedByDeadline(pod, now) {
-		timeIsUp(o, pod, keptBy(pod, result))
+		missDeadline(o, pod, delayedBy(pod, result))
 		return
 	}
 	o.State, o.Reason, o.Message = PodFailed, ReasonPodFailed, failure(pod, result)
@@ -307,7 +307,7 @@ func exits(pod *corev1.Pod, result *tarnv1.PodResult, without string) string {
 // exit says how a container has failed, with the last lines of its termination message.
 func exit(container string, end *corev1.ContainerStateTerminated) string {
 	text := fmt.Sprintf("container %s exited with %d", container, end.ExitCode)
-	if words := lastWords(end.Message); words != "" {
+	if words := terminationText(end.Message); words != "" {
 		text += ": " + words
 	}
 	return text
@@ -320,9 +320,9 @@ const (
 	maxLastBytes = 1024
 )
 
-// lastWords gives the last lines of a termination message without control characters; empty if
-// there are none.
-func lastWords(message string) string {
+// terminationText gives the last lines of a termination message without control characters; empty
+// if there are none.
+func terminationText(message string) string {
 	var lines []string
 	for line := range strings.Lines(strings.ToValidUTF8(message, "\uFFFD")) {
 		line = strings.TrimRight(strings.Map(printable, line), " ")

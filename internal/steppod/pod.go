@@ -85,22 +85,22 @@ func build(o order, t *podTemplate) (*corev1.Pod, error) {
 		pinToNode(pod, o.nodeName)
 	}
 	if isCritical(o.step) {
-		outlive(pod)
+		setPriority(pod)
 	}
 	if o.step != tarnv1.StepStaging {
-		if err := runToEnd(o.step, pod); err != nil {
+		if err := limitRun(o.step, pod); err != nil {
 			return nil, err
 		}
 	}
 	mountExchange(pod, exchangeSource(o.folder), o.folder != "")
-	keepLastWords(pod)
+	keepTerminationMessages(pod)
 	return pod, nil
 }
 
-// keepLastWords makes the kubelet keep the last lines that a container has printed, if it fails
-// without a termination message. A policy set by the author stays. The lines explain a failure
-// without text in /pav/error after the pod is deleted.
-func keepLastWords(pod *corev1.Pod) {
+// keepTerminationMessages makes the kubelet keep the last lines that a container has printed, if it
+// fails without a termination message. A policy set by the author stays. The lines explain a
+// failure without text in /pav/error after the pod is deleted.
+func keepTerminationMessages(pod *corev1.Pod) {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			if containers[i].TerminationMessagePolicy == "" {
@@ -163,30 +163,30 @@ func pinToNode(pod *corev1.Pod, node string) {
 	})
 }
 
-// lastToGo is the priority class of staging pods. In a node shutdown the kubelet ends them after
-// the pods that use their volumes. The kubelet never evicts them for pressure, and the kernel kills
-// them last when memory runs out.
-const lastToGo = "system-node-critical"
+// criticalClass is the priority class of staging pods. In a node shutdown the kubelet ends them
+// after the pods that use their volumes. The kubelet never evicts them for pressure, and the kernel
+// kills them last when memory runs out.
+const criticalClass = "system-node-critical"
 
-// isCritical says whether the pods of a step have priority class lastToGo. Unstaging pods have it
-// because a node under pressure rejects all others. An evicted consumer would otherwise keep its
+// isCritical says whether the pods of a step have priority class criticalClass. Unstaging pods have
+// it because a node under pressure rejects all others. An evicted consumer would otherwise keep its
 // volume, and the space it takes, until the pressure ends.
 func isCritical(step tarnv1.Step) bool {
 	return step == tarnv1.StepStaging || step == tarnv1.StepUnstaging
 }
 
-// outlive keeps a staging pod from being ended before its consumers, and lets its volume be
+// setPriority keeps a staging pod from being ended before its consumers, and lets its volume be
 // unstaged after them. A priority set by the author stays.
-func outlive(pod *corev1.Pod) {
+func setPriority(pod *corev1.Pod) {
 	if pod.Spec.PriorityClassName == "" && pod.Spec.Priority == nil {
-		pod.Spec.PriorityClassName = lastToGo
+		pod.Spec.PriorityClassName = criticalClass
 	}
 }
 
 // withoutPriority gives the pod without its priority class, for a namespace without the quota that
 // some clusters require for critical pods. It is nil if the pod has no such priority.
 func withoutPriority(pod *corev1.Pod) *corev1.Pod {
-	if !isCritical(tarnv1.Step(pod.Labels[tarnv1.LabelStep])) || pod.Spec.PriorityClassName != lastToGo {
+	if !isCritical(tarnv1.Step(pod.Labels[tarnv1.LabelStep])) || pod.Spec.PriorityClassName != criticalClass {
 		return nil
 	}
 	plain := pod.DeepCopy()
@@ -194,8 +194,8 @@ func withoutPriority(pod *corev1.Pod) *corev1.Pod {
 	return plain
 }
 
-// runToEnd makes sure that a pod whose end is awaited can end.
-func runToEnd(step tarnv1.Step, pod *corev1.Pod) error {
+// limitRun makes sure that a pod whose end is awaited can end.
+func limitRun(step tarnv1.Step, pod *corev1.Pod) error {
 	switch pod.Spec.RestartPolicy {
 	case "":
 		pod.Spec.RestartPolicy = corev1.RestartPolicyNever

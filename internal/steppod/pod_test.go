@@ -139,13 +139,13 @@ func TestAStagingPodOutlivesItsConsumersUnlessItsAuthorGaveItAPriority(t *testin
 		// plain says that the pod may be started without the class, if a quota rejects it.
 		plain bool
 	}{
-		{name: "by itself", step: tarnv1.StepStaging, want: lastToGo, plain: true},
+		{name: "by itself", step: tarnv1.StepStaging, want: criticalClass, plain: true},
 		{name: "by its author's class", step: tarnv1.StepStaging, set: named("batch"), want: "batch"},
 		{name: "by its author's number", step: tarnv1.StepStaging, set: func(p *podTemplate) { p.Spec.Priority = ptr.To[int32](7) }},
 		{name: "not what stages nothing", step: tarnv1.StepCreation},
-		{name: "and what undoes it, for which a node under pressure has no room else", step: tarnv1.StepUnstaging, want: lastToGo, plain: true},
+		{name: "and what undoes it, for which a node under pressure has no room else", step: tarnv1.StepUnstaging, want: criticalClass, plain: true},
 		{name: "not what makes it larger", step: tarnv1.StepNodeExpansion},
-		{name: "not by a class its author gave another step", step: tarnv1.StepCreation, set: named(lastToGo), want: lastToGo},
+		{name: "not by a class its author gave another step", step: tarnv1.StepCreation, set: named(criticalClass), want: criticalClass},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pod := buildOne(t, c.step, c.set)

@@ -91,7 +91,7 @@ func (s *Steps) PrepareRecycling(ctx context.Context, step tarnv1.Step, p *pavv1
 	var err error
 	switch step {
 	case tarnv1.StepCreation:
-		prepared, err = s.PrepareCreation(ctx, p, anew(passage.Record), nil, 1)
+		prepared, err = s.PrepareCreation(ctx, p, recreation(passage.Record), nil, 1)
 	case tarnv1.StepDeletion:
 		record := passage.Record
 		if passage.Handle != "" {
@@ -137,8 +137,8 @@ func RecyclePodName(step tarnv1.Step, claim types.UID, other bool) string {
 	return PodName(step, claim, 1)
 }
 
-// anew is a record that asks for a volume of the present size.
-func anew(record *tarnv1.PavVolume) *tarnv1.PavVolume {
+// recreation is a record that asks for a volume of the present size.
+func recreation(record *tarnv1.PavVolume) *tarnv1.PavVolume {
 	record = record.DeepCopy()
 	record.Spec.RequestedMinCapacity = max(record.Spec.RequestedMinCapacity, record.Status.Capacity)
 	return record
@@ -151,6 +151,6 @@ func Recreated(record *tarnv1.PavVolume, o Observation) (handle string, err erro
 	if told := o.Result; told != nil && told.Handle != nil && checkHandle(*told.Handle) == nil {
 		handle = *told.Handle
 	}
-	_, _, err = CreationResult(anew(record), o.Inputs, o.Result)
+	_, _, err = CreationResult(recreation(record), o.Inputs, o.Result)
 	return handle, err
 }

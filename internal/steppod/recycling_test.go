@@ -29,7 +29,7 @@ func aPassage(section string, method tarnv1.RecycleMethod) (*pavv1.PavProvisione
 }
 
 func TestAProvisionerRecyclesByTheMethodsItNames(t *testing.T) {
-	own, anew := []tarnv1.Step{tarnv1.StepRecycling}, []tarnv1.Step{tarnv1.StepDeletion, tarnv1.StepCreation}
+	own, recreation := []tarnv1.Step{tarnv1.StepRecycling}, []tarnv1.Step{tarnv1.StepDeletion, tarnv1.StepCreation}
 	const pod = `"podTemplate": {"spec": {}}`
 	for _, c := range []struct {
 		name, section string
@@ -46,7 +46,7 @@ func TestAProvisionerRecyclesByTheMethodsItNames(t *testing.T) {
 		{name: "not without the section", method: tarnv1.RecycleFiles},
 		{name: "not without a pod", section: `{"methods": ["Files"]}`, method: tarnv1.RecycleFiles},
 		{name: "not by a method that nobody knows", section: `{` + pod + `}`, method: "Shred"},
-		{name: "Recreate by deletion and creation", method: tarnv1.RecycleRecreate, want: anew},
+		{name: "Recreate by deletion and creation", method: tarnv1.RecycleRecreate, want: recreation},
 		{name: "Recreate not where nothing is deleted", method: tarnv1.RecycleRecreate, change: func(p *pavv1.PavProvisioner) { p.Spec.VolumeDeletion = nil }},
 		{name: "Recreate not where nothing is run to create", method: tarnv1.RecycleRecreate, change: func(p *pavv1.PavProvisioner) {
 			p.Spec.VolumeCreation = testkit.Section(`{"capacity": 1}`)
@@ -119,6 +119,6 @@ func TestAVolumeIsMadeAnewUnderItsHandleAndInItsSize(t *testing.T) {
 		t.Errorf("got handle %q, %v", handle, err)
 	}
 	if handle, err := Recreated(passage.Record, Observation{Result: &tarnv1.PodResult{Handle: &name, Capacity: &small}}); AsStepError(err) == nil || handle != name {
-		t.Errorf("made anew with less than it had: handle %q, %v, want a refusal, and what to delete", handle, err)
+		t.Errorf("made recreation with less than it had: handle %q, %v, want a refusal, and what to delete", handle, err)
 	}
 }

@@ -13,5 +13,9 @@
 //	worker        pod Stopped: all unmounted ----> Unmounted
 //	              pod Unstaged: directory removed, finalizer removed
 //
-// It never creates, changes or deletes a pod, and must not know how a template makes one.
+// The worker gathers, plans and applies, as docs/design/0030-one-shape.md describes. Its actions are
+// its own: most are steps in the file system. A write to a PavStage that no longer exists must be
+// noticed, because the directory made for the stage is removed then.
+//
+// The package never creates, changes or deletes a pod, and must not know how a template makes one.
 package stages

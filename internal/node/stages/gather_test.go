@@ -86,11 +86,27 @@ func TestTheWordOfAStagingPodIsNotThatOfOneBefore(t *testing.T) {
 	}
 }
 
+// ready is an agent with a stage whose staging pod, which runs, has made /pav/volume and /pav/ready.
+func ready(t *testing.T) (s *Stages, of *tarnv1.PavStage, volume *corev1.PersistentVolume, staging *corev1.Pod) {
+	t.Helper()
+	yes := true
+	s = &Stages{Config: Config{Folder: t.TempDir(), Now: time.Now, Mounts: mounts.Kernel{}}}
+	of = stage(pod(tarnv1.StagePodRunning), func(s *tarnv1.PavStage) {
+		s.Name, s.UID, s.Spec.VolumeName, s.Spec.VolumeUID = "stage", "uid-of-stage", "pv", "uid-of-pv"
+		s.Status.Pod.Namespace, s.Status.Pod.Name = "ns", "pav-staging"
+	})
+	nodetest.Must(t, errors.Join(s.makeFolder(of.UID), os.Mkdir(filepath.Join(s.pav(of.UID), "volume"), 0o755), os.WriteFile(filepath.Join(s.pav(of.UID), "ready"), nil, 0o600)))
+	volume = &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "uid-of-pv"}}
+	staging = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "pav-staging", OwnerReferences: []metav1.OwnerReference{{Name: of.Name, UID: of.UID, Controller: &yes}},
+	}}
+	return s, of, volume, staging
+}
+
 // A staging pod that is being deleted or has ended leaves /pav/ready beside the empty directory of
 // its mount. A pod that finds ready there makes its volume again.
 func TestAReadyVolumeIsThatOfAPodThatStays(t *testing.T) {
 	const earlier, later = -time.Hour, time.Hour
-	yes := true
 	for name, test := range map[string]struct {
 		phase  tarnv1.StagePodPhase
 		change func(*corev1.Pod)
@@ -110,21 +126,13 @@ func TestAReadyVolumeIsThatOfAPodThatStays(t *testing.T) {
 		"it is somebody else's":                {change: func(p *corev1.Pod) { p.OwnerReferences[0].UID = "another" }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &Stages{Config: Config{Folder: t.TempDir(), Now: time.Now, Mounts: mounts.Kernel{}}}
-			volume := filepath.Join(s.Folder, "uid-of-stage", "pav", "volume")
-			waits := stage(pod(cmp.Or(test.phase, tarnv1.StagePodRunning)), func(s *tarnv1.PavStage) {
-				s.Name, s.UID, s.Spec.VolumeName, s.Spec.VolumeUID = "stage", "uid-of-stage", "pv", "uid-of-pv"
-				s.Status.Pod.Namespace, s.Status.Pod.Name = "ns", "pav-staging"
-			})
-			nodetest.Must(t, errors.Join(s.makeFolder(waits.UID), os.Mkdir(volume, 0o755), os.WriteFile(filepath.Join(s.pav(waits.UID), "ready"), nil, 0o600)))
-			staging := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "ns", Name: "pav-staging", OwnerReferences: []metav1.OwnerReference{{Name: waits.Name, UID: waits.UID, Controller: &yes}},
-			}}
+			s, waits, pv, staging := ready(t)
+			waits.Status.Pod.Phase = cmp.Or(test.phase, waits.Status.Pod.Phase)
 			staging.Status.StartTime = &metav1.Time{Time: s.changed(waits.UID, "ready").Add(earlier)}
 			if test.change != nil {
 				test.change(staging)
 			}
-			objects := []client.Object{waits, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "uid-of-pv"}}}
+			objects := []client.Object{waits, pv}
 			if !test.gone {
 				objects = append(objects, staging)
 			}
@@ -134,7 +142,7 @@ func TestAReadyVolumeIsThatOfAPodThatStays(t *testing.T) {
 			if found := v.Found != nil; err != nil || v.Wrong != "" || found != test.want {
 				t.Errorf("the volume is found: %t (%q, %v), want %t", found, v.Wrong, err, test.want)
 			}
-			nodetest.Must(t, os.Remove(volume))
+			nodetest.Must(t, os.Remove(filepath.Join(s.pav(waits.UID), "volume")))
 			v, err = s.gather(t.Context(), waits.Name)
 			if wrong := v.Wrong != ""; err != nil || v.Found != nil || wrong != test.want {
 				t.Errorf("without it the stage fails: %t (%q, %v), want %t", wrong, v.Wrong, err, test.want)
@@ -254,20 +262,10 @@ func TestAReadyThatIsOlderThanItsPodIsHeardOfWhenThePodTouchesIt(t *testing.T) {
 		"by writing":   func(path string) error { return os.WriteFile(path, []byte("x"), 0o600) },
 	} {
 		t.Run(how, func(t *testing.T) {
-			yes := true
-			waits := stage(pod(tarnv1.StagePodRunning), func(s *tarnv1.PavStage) {
-				s.Name, s.UID, s.Spec.VolumeName, s.Spec.VolumeUID = "stage", "uid-of-stage", "pv", "uid-of-pv"
-				s.Status.Pod.Namespace, s.Status.Pod.Name = "ns", "pav-staging"
-			})
-			s := &Stages{Config: Config{Folder: t.TempDir(), Now: time.Now, Mounts: mounts.Kernel{}}}
+			s, waits, pv, staging := ready(t)
 			pav := s.pav(waits.UID)
-			ready := filepath.Join(pav, "ready")
-			nodetest.Must(t, errors.Join(s.makeFolder(waits.UID), os.Mkdir(filepath.Join(pav, "volume"), 0o755), os.WriteFile(ready, nil, 0o600)))
-			began := &begunAt{start: s.changed(waits.UID, "ready").Add(time.Nanosecond), Reader: reading(t, waits,
-				&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "uid-of-pv"}},
-				&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-					Namespace: "ns", Name: "pav-staging", OwnerReferences: []metav1.OwnerReference{{Name: waits.Name, UID: waits.UID, Controller: &yes}},
-				}})}
+			file := filepath.Join(pav, "ready")
+			began := &begunAt{start: s.changed(waits.UID, "ready").Add(time.Nanosecond), Reader: reading(t, waits, pv, staging)}
 			s.Cached, s.Live = began, began
 			found := func() bool {
 				v, err := s.gather(t.Context(), waits.Name)
@@ -284,7 +282,7 @@ func TestAReadyThatIsOlderThanItsPodIsHeardOfWhenThePodTouchesIt(t *testing.T) {
 				t.Fatal("the volume is found by the word of a pod before")
 			}
 			for began.start.After(s.changed(waits.UID, "ready")) { // the clock of files has a few milliseconds
-				nodetest.Must(t, touch(ready))
+				nodetest.Must(t, touch(file))
 			}
 			select {
 			case <-woken:

@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"context"
 	"fmt"
+	"reflect"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -54,6 +57,19 @@ func (c connection) client() (client.WithWatch, error) {
 		return nil, fmt.Errorf("reaching the API server: %w", err)
 	}
 	return live, nil
+}
+
+// patchAsRead writes what has changed in an object since base. It fails if the object has changed
+// on the cluster since it was read as base. doing says in an error what the patch does.
+func patchAsRead(ctx context.Context, c client.Client, o, base client.Object, doing string) error {
+	err := c.Patch(ctx, o, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsConflict(err) {
+		return fmt.Errorf("%s %s was changed at the same time; run the command again", reflect.TypeOf(o).Elem().Name(), o.GetName())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
 }
 
 // namespace returns the namespace that kubectl would use.

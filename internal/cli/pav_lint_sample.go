@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,43 +25,23 @@ type sample struct {
 }
 
 // readSample reads the files of --claim, --class and --node, any of which may be empty.
-func readSample(cmd *cobra.Command, claimFile, classFile, nodeFile string) (sample, error) {
-	var s sample
-	if claimFile != "" {
-		s.claim = &corev1.PersistentVolumeClaim{}
-		if err := readObject(cmd, "--claim", claimFile, "PersistentVolumeClaim", s.claim); err != nil {
-			return s, err
-		}
+func readSample(cmd *cobra.Command, claimFile, classFile, nodeFile string) (s sample, err error) {
+	if s.claim, err = given[corev1.PersistentVolumeClaim](cmd, "--claim", claimFile, nil); err != nil {
+		return s, err
 	}
-	if classFile != "" {
-		s.class = &storagev1.StorageClass{}
-		if err := readObject(cmd, "--class", classFile, "StorageClass", s.class); err != nil {
-			return s, err
-		}
+	if s.class, err = given[storagev1.StorageClass](cmd, "--class", classFile, nil); err != nil {
+		return s, err
 	}
-	if nodeFile != "" {
-		s.node = &corev1.Node{}
-		if err := readObject(cmd, "--node", nodeFile, "Node", s.node); err != nil {
-			return s, err
-		}
-	}
-	return s, nil
+	s.node, err = given[corev1.Node](cmd, "--node", nodeFile, nil)
+	return s, err
 }
 
 // rendering returns a section, ready to be evaluated for the sample and a made-up volume.
 func (s sample) rendering(p *pavv1.PavProvisioner, m *manifest, section steppod.Section) (*pavRender, error) {
 	r := &pavRender{
 		provisioner: p, manifest: m, method: firstMethod(section),
-		claim: sampleClaim(), class: sampleClass(p.Name), node: sampleNode(),
-	}
-	if s.claim != nil {
-		r.claim = s.claim.DeepCopy()
-	}
-	if s.class != nil {
-		r.class = s.class.DeepCopy()
-	}
-	if s.node != nil {
-		r.node = s.node.DeepCopy()
+		claim: cmp.Or(s.claim.DeepCopy(), sampleClaim()), class: cmp.Or(s.class.DeepCopy(), sampleClass(p.Name)),
+		node: cmp.Or(s.node.DeepCopy(), sampleNode()),
 	}
 	r.fillClaim()
 	r.volume = sampleVolume(p.Name, r.claim, r.class)

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	kjson "sigs.k8s.io/json"
 	kyaml "sigs.k8s.io/yaml"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -273,32 +275,9 @@ func parentField(path string) string {
 	return path[:max(strings.LastIndexAny(path, ".["), 0)]
 }
 
-// toInts returns an object whose numbers are int64 or float64, as in API objects.
-func toInts(object map[string]any) map[string]any {
-	converted, _ := plainNumbers(object).(map[string]any)
-	return converted
-}
-
-func plainNumbers(value any) any {
-	switch value := value.(type) {
-	case map[string]any:
-		made := make(map[string]any, len(value))
-		for key, item := range value {
-			made[key] = plainNumbers(item)
-		}
-		return made
-	case []any:
-		made := make([]any, len(value))
-		for i, item := range value {
-			made[i] = plainNumbers(item)
-		}
-		return made
-	case json.Number:
-		if n, err := value.Int64(); err == nil {
-			return n
-		}
-		f, _ := value.Float64()
-		return f
-	}
-	return value
+// unstructured returns the object as clients have it, with numbers that are int64 or float64.
+func (m *manifest) unstructured() *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(m.json, &o.Object) // read has parsed it before
+	return o
 }

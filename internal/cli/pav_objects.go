@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -71,38 +72,43 @@ func sampleNode() *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{corev1.LabelHostname: "node-1"}}}
 }
 
-// readObject reads the only object of a file, of the given kind, into into. It rejects fields that
-// the kind does not have. flag names the file in errors.
-func readObject(cmd *cobra.Command, flag, file, kind string, into any) error {
+// given returns the only object of a kind T in the file of a flag, or fallback if the flag names no
+// file. It rejects fields that the kind does not have.
+func given[T any](cmd *cobra.Command, flag, file string, fallback *T) (*T, error) {
+	if file == "" {
+		return fallback, nil
+	}
 	shown, text, err := readInput(cmd, file)
 	if err != nil {
-		return fmt.Errorf("%s: %w", flag, err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	all, wrong := readManifests(shown, text)
 	if len(wrong) > 0 {
-		return fmt.Errorf("%s: %s", flag, wrong[0])
+		return nil, fmt.Errorf("%s: %s", flag, wrong[0])
 	}
+	kind := reflect.TypeFor[T]().Name()
 	var found *manifest
 	for _, m := range all {
 		if m.kind() != kind {
 			continue
 		}
 		if found != nil {
-			return fmt.Errorf("%s: %s has more than one %s: %s and %s; give a file with one", flag, shown, kind, found.name(), m.name())
+			return nil, fmt.Errorf("%s: %s has more than one %s: %s and %s; give a file with one", flag, shown, kind, found.name(), m.name())
 		}
 		found = m
 	}
 	if found == nil {
-		return fmt.Errorf("%s: %s has no %s", flag, shown, kind)
+		return nil, fmt.Errorf("%s: %s has no %s", flag, shown, kind)
 	}
-	strict, err := kjson.UnmarshalStrict(found.json, into)
+	object := new(T)
+	strict, err := kjson.UnmarshalStrict(found.json, object)
 	if err == nil && len(strict) > 0 {
 		err = strict[0]
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %s, document %d: %w", flag, shown, found.number, err)
+		return nil, fmt.Errorf("%s: %s, document %d: %w", flag, shown, found.number, err)
 	}
-	return nil
+	return object, nil
 }
 
 // fileObjects answers get_pvc and get_pv from the objects of --pvcs: claims by namespace/name,

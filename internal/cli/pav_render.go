@@ -144,45 +144,36 @@ func (r *pavRender) reader() (client.Reader, error) {
 func (r *pavRender) objects(cmd *cobra.Command, step tarnv1.Step) error {
 	note := func(what string) { cmd.PrintErrln("note: " + what) }
 	stages := onNode(step)
-	r.claim, r.class, r.node = sampleClaim(), sampleClass(r.provisioner.Name), sampleNode()
+	var err error
+	if r.claim, err = given(cmd, "--claim", r.claimFile, sampleClaim()); err != nil {
+		return err
+	}
 	if r.claimFile == "" {
 		note("without --claim, for a made-up claim default/example of 1Gi, ReadWriteOnce, Filesystem")
-	} else {
-		r.claim = &corev1.PersistentVolumeClaim{}
-		if err := readObject(cmd, "--claim", r.claimFile, "PersistentVolumeClaim", r.claim); err != nil {
-			return err
-		}
 	}
-	if r.classFile != "" {
-		r.class = &storagev1.StorageClass{}
-		if err := readObject(cmd, "--class", r.classFile, "StorageClass", r.class); err != nil {
-			return err
-		}
-		if r.class.Provisioner != r.provisioner.Name {
-			note(fmt.Sprintf("the class %s names provisioner %q, not %q", r.class.Name, r.class.Provisioner, r.provisioner.Name))
-		}
-	} else if r.volumeFile == "" || !stages {
+	if r.class, err = given(cmd, "--class", r.classFile, sampleClass(r.provisioner.Name)); err != nil {
+		return err
+	}
+	if r.class.Provisioner != r.provisioner.Name {
+		note(fmt.Sprintf("the class %s names provisioner %q, not %q", r.class.Name, r.class.Provisioner, r.provisioner.Name))
+	}
+	if r.classFile == "" && (r.volumeFile == "" || !stages) {
 		note("without --class, for a made-up class without parameters")
 	}
 	r.fillClaim()
-	r.volume = sampleVolume(r.provisioner.Name, r.claim, r.class)
-	if r.volumeFile != "" {
-		r.volume = &corev1.PersistentVolume{}
-		if err := readObject(cmd, "--volume", r.volumeFile, "PersistentVolume", r.volume); err != nil {
-			return err
-		}
-		if r.volume.Spec.CSI == nil {
-			return fmt.Errorf("--volume: PersistentVolume %s has no spec.csi; a volume of a PavProvisioner has its name there as driver", r.volume.Name)
-		}
-	} else if stages || step == tarnv1.StepExpansion || step == tarnv1.StepRecycling {
+	if r.volume, err = given(cmd, "--volume", r.volumeFile, sampleVolume(r.provisioner.Name, r.claim, r.class)); err != nil {
+		return err
+	}
+	if r.volume.Spec.CSI == nil {
+		return fmt.Errorf("--volume: PersistentVolume %s has no spec.csi; a volume of a PavProvisioner has its name there as driver", r.volume.Name)
+	}
+	if r.volumeFile == "" && (stages || step == tarnv1.StepExpansion || step == tarnv1.StepRecycling) {
 		note("without --volume, for a made-up volume with the default handle")
 	}
-	if r.nodeFile != "" {
-		r.node = &corev1.Node{}
-		if err := readObject(cmd, "--node", r.nodeFile, "Node", r.node); err != nil {
-			return err
-		}
-	} else if stages {
+	if r.node, err = given(cmd, "--node", r.nodeFile, sampleNode()); err != nil {
+		return err
+	}
+	if r.nodeFile == "" && stages {
 		note("without --node, for a made-up node node-1")
 	}
 	return r.owners()

@@ -13,6 +13,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	kyaml "sigs.k8s.io/yaml"
 
 	"tarn.dev/tarn/api/crds"
@@ -138,7 +139,7 @@ func (l *linter) knownFields(section string, value any) any {
 // checkValue checks a value against a schema. It supports the parts of JSON schema that Tarn's
 // resources use. It calls bad with each path that is wrong.
 func (l *linter) checkValue(path string, schema *apiextensionsv1.JSONSchemaProps, value any, bad func(string)) {
-	if ptrTrue(schema.XPreserveUnknownFields) {
+	if ptr.Deref(schema.XPreserveUnknownFields, false) {
 		return
 	}
 	if want := schema.Type; value == nil || want != "" && jsonType(value) != want {
@@ -214,8 +215,6 @@ func (l *linter) checkArray(path string, schema *apiextensionsv1.JSONSchemaProps
 		}
 	}
 }
-
-func ptrTrue(b *bool) bool { return b != nil && *b }
 
 // jsonType returns the name of a value's type in a schema.
 func jsonType(value any) string {

@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -90,7 +89,7 @@ func newLintServer(to connection, each time.Duration) (*lintServer, error) {
 // check returns the API server's objections to the provisioner, in its own words. A provisioner
 // that exists already is checked as an update.
 func (s *lintServer) check(ctx context.Context, m *manifest) findings {
-	o := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(toInts(m.object))}
+	o := m.unstructured()
 	err := s.client.Create(ctx, o, client.DryRunAll)
 	if apierrors.IsAlreadyExists(err) {
 		live := &unstructured.Unstructured{}

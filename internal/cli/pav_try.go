@@ -173,7 +173,7 @@ func (t *pavTry) prepare(cmd *cobra.Command, file string) error {
 	}
 	t.report = tryReport{Provisioner: p.Name, Name: t.provisionerName, Namespace: t.namespace}
 
-	t.provisioner = &unstructured.Unstructured{Object: toInts(m.object)}
+	t.provisioner = m.unstructured()
 	t.provisioner.Object["metadata"] = map[string]any{}
 	delete(t.provisioner.Object, "status")
 	t.provisioner.SetName(t.provisionerName)
@@ -194,13 +194,9 @@ func (t *pavTry) prepare(cmd *cobra.Command, file string) error {
 	return t.prepareVolume(cmd)
 }
 
-func (t *pavTry) prepareClass(cmd *cobra.Command) error {
-	t.class = sampleClass(t.provisionerName)
-	if t.classFile != "" {
-		t.class = &storagev1.StorageClass{}
-		if err := readObject(cmd, "--class", t.classFile, "StorageClass", t.class); err != nil {
-			return err
-		}
+func (t *pavTry) prepareClass(cmd *cobra.Command) (err error) {
+	if t.class, err = given(cmd, "--class", t.classFile, sampleClass(t.provisionerName)); err != nil {
+		return err
 	}
 	t.class.ObjectMeta = metav1.ObjectMeta{Name: t.provisionerName, Labels: t.class.Labels}
 	t.class.Provisioner = t.provisionerName
@@ -211,13 +207,9 @@ func (t *pavTry) prepareClass(cmd *cobra.Command) error {
 	return nil
 }
 
-func (t *pavTry) prepareClaim(cmd *cobra.Command) error {
-	t.claim = sampleClaim()
-	if t.claimFile != "" {
-		t.claim = &corev1.PersistentVolumeClaim{}
-		if err := readObject(cmd, "--claim", t.claimFile, "PersistentVolumeClaim", t.claim); err != nil {
-			return err
-		}
+func (t *pavTry) prepareClaim(cmd *cobra.Command) (err error) {
+	if t.claim, err = given(cmd, "--claim", t.claimFile, sampleClaim()); err != nil {
+		return err
 	}
 	if t.claim.Spec.VolumeName != "" {
 		return fmt.Errorf("--claim: spec.volumeName %q requests an existing volume; remove the field, the test makes a new volume", t.claim.Spec.VolumeName)

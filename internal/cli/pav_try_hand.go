@@ -21,17 +21,15 @@ import (
 func (t *pavTry) prepareVolume(cmd *cobra.Command) error {
 	// The author of --volume knows the handle of the storage. A made-up volume has a handle that no
 	// other storage can have.
-	t.volume = sampleVolume(t.provisionerName, t.claim, t.class)
-	t.volume.Spec.CSI.VolumeHandle = t.provisionerName
-	if t.volumeFile != "" {
-		t.volume = &corev1.PersistentVolume{}
-		if err := readObject(cmd, "--volume", t.volumeFile, "PersistentVolume", t.volume); err != nil {
-			return err
-		}
-		if t.claimFile == "" {
-			t.claim.Spec.AccessModes, t.claim.Spec.VolumeMode = t.volume.Spec.AccessModes, t.volume.Spec.VolumeMode
-			t.claim.Spec.Resources.Requests = t.volume.Spec.Capacity
-		}
+	madeUp := sampleVolume(t.provisionerName, t.claim, t.class)
+	madeUp.Spec.CSI.VolumeHandle = t.provisionerName
+	var err error
+	if t.volume, err = given(cmd, "--volume", t.volumeFile, madeUp); err != nil {
+		return err
+	}
+	if t.volumeFile != "" && t.claimFile == "" {
+		t.claim.Spec.AccessModes, t.claim.Spec.VolumeMode = t.volume.Spec.AccessModes, t.volume.Spec.VolumeMode
+		t.claim.Spec.Resources.Requests = t.volume.Spec.Capacity
 	}
 	if err := t.triable(); err != nil {
 		return err

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,7 +30,7 @@ func (t *pavTry) prepareWith(cmd *cobra.Command) error {
 			if m.kind() == "" || m.text("apiVersion") == "" || m.name() == "" {
 				return fmt.Errorf("--with: %s, document %d needs apiVersion, kind and metadata.name; add them", shown, m.number)
 			}
-			t.companions = append(t.companions, &unstructured.Unstructured{Object: toInts(m.object)})
+			t.companions = append(t.companions, m.unstructured())
 		}
 	}
 	if t.fixed != "" {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -164,12 +163,5 @@ func forgetVolume(ctx context.Context, c client.Client, out io.Writer, name stri
 func annotate(ctx context.Context, c client.Client, record *tarnv1.PavVolume, key, value string) error {
 	base := record.DeepCopy()
 	metav1.SetMetaDataAnnotation(&record.ObjectMeta, key, value)
-	err := c.Patch(ctx, record, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
-	if apierrors.IsConflict(err) {
-		return fmt.Errorf("PavVolume %s was changed at the same time; run the command again", record.Name)
-	}
-	if err != nil {
-		return fmt.Errorf("annotating PavVolume %s: %w", record.Name, err)
-	}
-	return nil
+	return patchAsRead(ctx, c, record, base, "annotating PavVolume "+record.Name)
 }

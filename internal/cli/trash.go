@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -227,12 +226,8 @@ func purgeVolume(ctx context.Context, c client.Client, out io.Writer, name strin
 	}
 	base := vol.DeepCopy()
 	volume.Trash(vol, now)
-	err = c.Patch(ctx, vol, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
-	if apierrors.IsConflict(err) {
-		return fmt.Errorf("PersistentVolume %s was changed at the same time; run the command again", name)
-	}
-	if err != nil {
-		return fmt.Errorf("purging PersistentVolume %s: %w", name, err)
+	if err := patchAsRead(ctx, c, vol, base, "purging PersistentVolume "+name); err != nil {
+		return err
 	}
 	fmt.Fprintln(out, "purged", what)
 	return nil

@@ -230,14 +230,7 @@ func (u *undelete) reserve(ctx context.Context, vol *corev1.PersistentVolume, ta
 	delete(vol.Annotations, volume.AnnBoundByController)
 	volume.Drawn(vol)
 	volume.Untrash(vol)
-	err := u.client.Patch(ctx, vol, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
-	if apierrors.IsConflict(err) {
-		return fmt.Errorf("PersistentVolume %s was changed at the same time; run the command again", vol.Name)
-	}
-	if err != nil {
-		return fmt.Errorf("reserving PersistentVolume %s for claim %s: %w", vol.Name, target, err)
-	}
-	return nil
+	return patchAsRead(ctx, u.client, vol, base, fmt.Sprintf("reserving PersistentVolume %s for claim %s", vol.Name, target))
 }
 
 // awaitBound watches a claim until the binder has bound it.

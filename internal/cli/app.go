@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	appplan "tarn.dev/tarn/internal/app/plan"
 	appservice "tarn.dev/tarn/internal/app/service"
+	appspec "tarn.dev/tarn/internal/app/spec"
 )
 
 // apps are the calls on applications. They are answered by Kubernetes with the user's own rights,
@@ -117,4 +120,29 @@ func told(cmd *cobra.Command, file string, err error) error {
 		return fmt.Errorf("rejected:\n  %s", strings.ReplaceAll(answered.Message, "\n", "\n  "))
 	}
 	return err
+}
+
+// RegisterAppClasses adds the flag for the storage classes of app volumes that name none. The API,
+// the controllers and a command line that asks Kubernetes itself must all get the same value: each
+// of them decides what an app may have.
+func RegisterAppClasses(flags *pflag.FlagSet, classes *map[string]string, usage string) {
+	defaults := map[string]string{}
+	for mode, class := range appspec.DefaultClasses {
+		defaults[string(mode)] = class
+	}
+	flags.StringToStringVar(classes, "app-class", defaults, usage)
+}
+
+// AppClasses reads the flag of RegisterAppClasses. A mode that the flag does not name keeps its
+// default class.
+func AppClasses(words map[string]string) (map[appspec.AccessMode]string, error) {
+	classes := maps.Clone(appspec.DefaultClasses)
+	for word, class := range words {
+		mode := appspec.AccessMode(word)
+		if _, known := classes[mode]; !known || class == "" || strings.ContainsAny(class, " /") {
+			return nil, fmt.Errorf("--app-class %s=%s: write it as rwo=CLASS,rwx=CLASS", word, class)
+		}
+		classes[mode] = class
+	}
+	return classes, nil
 }

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"fmt"
+	"path/filepath"
 	"runtime"
 
 	"github.com/spf13/cobra"
@@ -81,4 +82,22 @@ func newVersionCommand() *cobra.Command {
 
 func versionLine() string {
 	return fmt.Sprintf("tarn %s %s %s/%s", Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// The name by which kubectl finds the plugin, and that of the program that completes its arguments.
+const (
+	pluginName          = "kubectl-tarn"
+	pluginCompleterName = "kubectl_complete-tarn"
+)
+
+// CalledAs adapts the root command to the name that the program was called by, through a link or a
+// copy. As kubectl-tarn, its help shows `kubectl tarn`. As kubectl_complete-tarn, it completes the
+// arguments; the last of them is the word to complete.
+func CalledAs(root *cobra.Command, program string, args []string) {
+	switch filepath.Base(program) {
+	case pluginName:
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl tarn"}
+	case pluginCompleterName:
+		root.SetArgs(append([]string{cobra.ShellCompRequestCmd}, args...))
+	}
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -96,4 +98,16 @@ func (c connection) ownNamespace() string {
 		return context.Namespace
 	}
 	return ""
+}
+
+// objectsOf returns the objects of a list of any kind.
+func objectsOf(list client.ObjectList) []client.Object {
+	var found []client.Object
+	_ = meta.EachListItem(list, func(item runtime.Object) error {
+		if o, ok := item.(client.Object); ok {
+			found = append(found, o)
+		}
+		return nil
+	})
+	return found
 }

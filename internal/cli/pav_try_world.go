@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sfields "k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
@@ -20,6 +22,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // tryWorld is the part of a cluster that concerns one provisioner and one namespace. It reads from
@@ -179,4 +182,55 @@ func (w *tryWorld) printed(ctx context.Context, pod *corev1.Pod) string {
 		}
 	}
 	return text
+}
+
+// failedMount is the reason of the kubelet's Event for a volume that it cannot mount. No field of
+// the pod says so.
+const failedMount = "FailedMount"
+
+// hopeless are the kubelet's reasons for a waiting container that a test will not resolve.
+var hopeless = []string{
+	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError",
+}
+
+// stuck returns an error for a pod of the test that cannot start, nil if there is none.
+func (w *tryWorld) stuck(ctx context.Context) error {
+	pods := &corev1.PodList{}
+	if w.ending || w.cached.List(ctx, pods) != nil {
+		return nil
+	}
+	steps := &steppod.Steps{EventsOf: steppod.LiveEvents(w.live)}
+	for i := range pods.Items {
+		if why := neverStarts(ctx, steps, &pods.Items[i], time.Now()); why != "" {
+			return fmt.Errorf("pod %s/%s cannot start: %s", pods.Items[i].Namespace, pods.Items[i].Name, why)
+		}
+	}
+	return nil
+}
+
+// neverStarts says why a pod cannot start, empty if it may. A failed mount counts only for the pod
+// of a step, and only after its first seconds. For a consumer, mounts fail until the volume is
+// staged.
+func neverStarts(ctx context.Context, steps *steppod.Steps, pod *corev1.Pod, now time.Time) string {
+	if pod.DeletionTimestamp != nil {
+		return ""
+	}
+	if kind, why := steppod.Waiting(pod); kind != "" {
+		if slices.Contains(hopeless, kind) {
+			return why
+		}
+		return ""
+	}
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil || pod.Labels[tarnv1.LabelStep] == "" {
+		return ""
+	}
+	o := steppod.Observe(pod, owner.UID, now)
+	if o.State != steppod.PodStarting || o.Message != "" {
+		return ""
+	}
+	if o, err := steps.Unmounted(ctx, pod, o, now); err == nil {
+		return o.Message
+	}
+	return ""
 }

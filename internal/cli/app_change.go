@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -37,10 +38,7 @@ func newAppScaleCommand(flags *appFlags) *cobra.Command {
 				return told(cmd, "", err)
 			}
 			app, failed := wait.settled(cmd, calls, app)
-			if err := flags.output.print(cmd.OutOrStdout(), app, func(w io.Writer) error { return printOutcome(w, app) }); err != nil {
-				return err
-			}
-			return failed
+			return cmp.Or(flags.output.print(cmd.OutOrStdout(), app, func(w io.Writer) error { return printOutcome(w, app) }), failed)
 		},
 	}
 	wait.register(cmd)

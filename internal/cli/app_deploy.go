@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,11 +155,7 @@ func (s *appSource) deploy(cmd *cobra.Command, calls apps, namespace string, out
 	}
 	app, failed := wait.settled(cmd, calls, &deployed.App)
 	deployed.App = *app
-	err = output.print(cmd.OutOrStdout(), deployed, func(w io.Writer) error { return printOutcome(w, app) })
-	if err != nil {
-		return err
-	}
-	return failed
+	return cmp.Or(output.print(cmd.OutOrStdout(), deployed, func(w io.Writer) error { return printOutcome(w, app) }), failed)
 }
 
 // first creates and deploys an app that does not exist. It creates the app only after the plan

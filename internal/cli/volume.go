@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -106,14 +107,10 @@ func newVolumeResizeCommand(flags *appFlags) *cobra.Command {
 				return told(cmd, "", err)
 			}
 			volume, failed := wait.resized(cmd, calls, namespace, args[0], resized)
-			err = flags.output.print(cmd.OutOrStdout(), volume, func(w io.Writer) error {
+			return cmp.Or(flags.output.print(cmd.OutOrStdout(), volume, func(w io.Writer) error {
 				_, err := fmt.Fprintf(w, "volume %s of app %s is %s, %dGi\n", volume.Name, args[0], volume.Status, volume.SizeGi)
 				return err
-			})
-			if err != nil {
-				return err
-			}
-			return failed
+			}), failed)
 		},
 	}
 	wait.register(cmd)

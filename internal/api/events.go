@@ -68,13 +68,6 @@ func (s *streams) begin(c *caller) (end func(), err error) {
 	}), nil
 }
 
-// count returns how many streams are open.
-func (s *streams) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sum
-}
-
 func (s *Server) registerEvents(routes huma.API) {
 	op := operation(eventsOperation, http.MethodGet, "/v1/apps/{id}/events", "watch", "Follow a deploy or a resize",
 		"Server-sent events: progress at each change of the application, then a last one: settled when nothing is under way any more, "+

@@ -5,22 +5,26 @@ package api
 import (
 	"bufio"
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"tarn.dev/tarn/internal/api/client"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	apiclient "tarn.dev/tarn/internal/api/client"
 	appplan "tarn.dev/tarn/internal/app/plan"
+	appservice "tarn.dev/tarn/internal/app/service"
 	"tarn.dev/tarn/internal/testkit"
 )
 
 // through returns the client of a visitor.
-func (c *visitor) through() *client.Client {
+func (c *visitor) through() *apiclient.Client {
 	c.w.t.Helper()
-	calls, err := client.New(client.Options{URL: c.w.url, Token: func() (string, error) { return c.token, nil }})
+	calls, err := apiclient.New(apiclient.Options{URL: c.w.url, Token: func() (string, error) { return c.token, nil }})
 	if err != nil {
 		c.w.t.Fatal(err)
 	}
@@ -54,8 +58,7 @@ func kinds(events []appplan.Event) []appplan.EventKind {
 
 func TestEventsTellOfADeployUntilItIsSettled(t *testing.T) {
 	w := newWorld(t)
-	c := w.tenant("events")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	c := w.created("events")
 	c.deploy("shop", `{"app": {"image": "shop:1"}}`).want(http.StatusUnprocessableEntity)
 	c.post("/v1/apps/shop/deploy", `{"app": {"image": "shop:1"}}`).want(http.StatusAccepted)
 	events := c.follow("shop", func(event appplan.Event) {
@@ -76,9 +79,7 @@ func TestEventsTellOfADeployUntilItIsSettled(t *testing.T) {
 
 func TestEventsEndWhenTheAppIsGone(t *testing.T) {
 	w := newWorld(t)
-	c := w.tenant("ending")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.post("/v1/apps/shop/deploy", `{"app": {"image": "shop:1"}}`).want(http.StatusAccepted)
+	c := w.deployed("ending", small)
 	events := c.follow("shop", func(event appplan.Event) {
 		if event.Kind == appplan.Progress {
 			c.delete("/v1/apps/shop").want(http.StatusOK)
@@ -95,9 +96,7 @@ func TestAStreamThatLastsTooLongSaysSo(t *testing.T) {
 		o.Limits = DefaultLimits
 		o.Limits.StreamLife, o.Limits.Heartbeat = 2*time.Second, 20*time.Millisecond
 	})
-	c := w.tenant("lasting")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.post("/v1/apps/shop/deploy", `{"app": {"image": "shop:1"}}`).want(http.StatusAccepted)
+	c := w.deployed("lasting", small)
 	r := c.get("/v1/apps/shop/events").want(http.StatusOK)
 	text := string(r.body)
 	if !strings.Contains(text, ": nothing new\n\n") || strings.Count(text, "event: expired\ndata: {") != 1 || strings.Contains(text[strings.Index(text, "event: expired"):], "event: progress") {
@@ -113,11 +112,7 @@ func TestStreamsAreBoundedAndFreedWhenTheirCallerLeaves(t *testing.T) {
 		o.Limits = DefaultLimits
 		o.Limits.Streams, o.Limits.Heartbeat = 2, 20*time.Millisecond
 	})
-	c, other := w.tenant("streams"), w.tenant("streams-2")
-	for _, each := range []*visitor{c, other} {
-		each.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-		each.post("/v1/apps/shop/deploy", `{"app": {"image": "shop:1"}}`).want(http.StatusAccepted)
-	}
+	c, other := w.deployed("streams", small), w.deployed("streams-2", small)
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
 	for range 2 {
@@ -125,13 +120,17 @@ func TestStreamsAreBoundedAndFreedWhenTheirCallerLeaves(t *testing.T) {
 	}
 	r := c.get("/v1/apps/shop/events")
 	r.fails(http.StatusTooManyRequests, appplan.TooMany, "that was too many streams of events: end one, or wait and try again")
-	var busy *client.TooMany
-	if err := c.through().Events(ctx, "", "shop", func(appplan.Event) error { return nil }); !errors.As(err, &busy) || busy.After <= 0 {
-		t.Errorf("the client says %v", err)
+	if after := r.header.Get("Retry-After"); after != "1" {
+		t.Errorf("Retry-After is %q", after)
 	}
 	other.open(ctx, "shop")
 	leave()
-	for w.server.streams.count() > 0 { // the test's own time limit ends this
+	streams := func() int {
+		w.server.streams.mu.Lock()
+		defer w.server.streams.mu.Unlock()
+		return w.server.streams.sum
+	}
+	for streams() > 0 { // the test's own time limit ends this
 		time.Sleep(5 * time.Millisecond)
 	}
 	again, end := context.WithCancel(context.Background())
@@ -162,9 +161,7 @@ func (c *visitor) open(ctx context.Context, id string) {
 
 func TestAServerThatEndsEndsItsStreams(t *testing.T) {
 	w := newWorld(t)
-	c := w.tenant("stopping")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.post("/v1/apps/shop/deploy", `{"app": {"image": "shop:1"}}`).want(http.StatusAccepted)
+	c := w.deployed("stopping", small)
 	events := c.follow("shop", func(event appplan.Event) {
 		if event.Kind == appplan.Progress {
 			w.server.stop()
@@ -172,5 +169,26 @@ func TestAServerThatEndsEndsItsStreams(t *testing.T) {
 	})
 	if got := kinds(events); !slices.Equal(got, []appplan.EventKind{appplan.Progress, appplan.Expired}) {
 		t.Errorf("told of %q", got)
+	}
+}
+
+func TestAWatchThatBreaksOffIsNotBegunWithoutEnd(t *testing.T) {
+	w := newWorld(t)
+	c := w.deployed("breaking", small)
+	begun := 0
+	calls := &appservice.Calls{Client: interceptor.NewClient(w.admin, interceptor.Funcs{
+		Watch: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
+			begun++
+			return watch.NewEmptyWatch(), nil
+		},
+	})}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	last := appplan.Progress
+	if err := calls.Events(ctx, c.namespace, "shop", func(event appplan.Event) error { last = event.Kind; return nil }); err != nil || last != appplan.Expired {
+		t.Errorf("the events ended with %s, %v", last, err)
+	}
+	if begun > 26 { // one at once, and then not before a fifth of a second is over
+		t.Errorf("%d watches were begun within five seconds", begun)
 	}
 }

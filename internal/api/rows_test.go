@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -69,8 +68,7 @@ func TestAnIdIsTakenOnceAndFreeAgainWhenItsAppIsGone(t *testing.T) {
 
 func TestADeployWritesWhatTheFileSaysAndSaysWhatItDoes(t *testing.T) {
 	w := newWorld(t)
-	c := w.tenant("deploys")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	c := w.created("deploys")
 	plan := data[appplan.Plan](c.do(http.MethodPost, "/v1/apps/shop/plan", "text/x-toml", shop).want(http.StatusAccepted))
 	if w.app("deploys", "shop").Spec.Image != "" {
 		t.Fatal("a plan changed the application")
@@ -99,24 +97,11 @@ func TestADeployWritesWhatTheFileSaysAndSaysWhatItDoes(t *testing.T) {
 	}
 }
 
-func TestAnUnknownAccessModeIsBlockStorageWithAWarning(t *testing.T) {
-	w := newWorld(t)
-	c := w.tenant("modes")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	deployed := data[appplan.Deployed](c.deploy("shop", strings.Replace(shop, `"rwx"`, `"shared"`, 1)).want(http.StatusAccepted))
-	want := `14:1: volumes[1].accessMode: "shared" is unknown, so the volume is block storage (rwo); write rwo or rwx`
-	if !slices.Contains(deployed.Warnings, want) || w.app("modes", "shop").Spec.Volumes[1].AccessMode != corev1.ReadWriteOnce {
-		t.Errorf("warned %q", deployed.Warnings)
-	}
-}
-
 func TestTheMappingOfAccessModesIsThatOfTheServer(t *testing.T) {
 	w := newWorld(t, func(o *Options) {
 		o.Classes = map[appspec.AccessMode]string{appspec.ReadWriteOnce: "fast", appspec.ReadWriteMany: "wide"}
 	})
-	c := w.tenant("mapping")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.deploy("shop", shop).want(http.StatusAccepted)
+	c := w.deployed("mapping", shop)
 	volumes := data[[]appplan.Volume](c.get("/v1/apps/shop/volumes").want(http.StatusOK))
 	if len(volumes) != 2 || volumes[0].StorageClass != "fast" || volumes[1].StorageClass != "wide" {
 		t.Errorf("the volumes are %+v", volumes)
@@ -125,8 +110,7 @@ func TestTheMappingOfAccessModesIsThatOfTheServer(t *testing.T) {
 
 func TestEveryProblemOfAFileIsToldWithItsPlace(t *testing.T) {
 	w := newWorld(t)
-	c := w.tenant("problems")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	c := w.created("problems")
 	wrong := "[app]\nimage = \"a b\"\nprot = 80\n\n[[volumes]]\nname = \"data\"\nmountPath = \"data\"\nsize = \"10\"\n"
 	for _, call := range []string{"deploy", "plan"} {
 		r := c.do(http.MethodPost, "/v1/apps/shop/"+call, "application/toml", wrong).want(http.StatusUnprocessableEntity)
@@ -158,8 +142,7 @@ func TestEveryProblemOfAFileIsToldWithItsPlace(t *testing.T) {
 
 func TestTheLiveClaimDecidesWhetherAnAppMayBeScaled(t *testing.T) {
 	w := newWorld(t)
-	c := w.tenant("scales")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	c := w.created("scales")
 	c.post("/v1/apps/shop/scale", `{"replicas": 3}`).fails(http.StatusConflict, appplan.Conflict, "app 'shop' has nothing deployed to scale: deploy it first")
 	c.deploy("shop", shop).want(http.StatusAccepted)
 	refusal := "cannot scale to 3 replicas: volume 'data' is ReadWriteOnce (max 1 replica). Re-create the volume with accessMode 'ReadWriteMany' to scale out."
@@ -192,9 +175,7 @@ func TestTheLiveClaimDecidesWhetherAnAppMayBeScaled(t *testing.T) {
 
 func TestVolumesAreShownAsTheirLiveClaimsSay(t *testing.T) {
 	w := newWorld(t)
-	c := w.tenant("shown")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.deploy("shop", shop).want(http.StatusAccepted)
+	c := w.deployed("shown", shop)
 	w.claim("shown", "shop", "data", 12, corev1.ReadWriteMany, "other")
 	w.claim("shown", "shop", "old", 3, corev1.ReadWriteOnce, "fast", func(claim *corev1.PersistentVolumeClaim) {
 		claim.Annotations = map[string]string{tarnv1.AnnotationPreserve: "true"}
@@ -221,9 +202,7 @@ func TestAResizeIsCheckedInTheOrderAUserExpects(t *testing.T) {
 	w := newWorld(t)
 	w.class("grows", true)
 	w.class("rigid", false)
-	c := w.tenant("resizes")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.deploy("shop", shop).want(http.StatusAccepted)
+	c := w.deployed("resizes", shop)
 	resize := func(volume, size string) *reply {
 		return c.put("/v1/apps/shop/volumes/"+volume, `{"new_size_gi": `+size+`}`)
 	}
@@ -273,12 +252,13 @@ func TestAResizeIsCheckedInTheOrderAUserExpects(t *testing.T) {
 func TestTheLiveClassDecidesWhetherAVolumeMayGrow(t *testing.T) {
 	w := newWorld(t)
 	w.class("changing", false)
-	c := w.tenant("classes")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.deploy("shop", shop).want(http.StatusAccepted)
+	c := w.deployed("classes", shop)
 	w.claim("classes", "shop", "data", 10, corev1.ReadWriteOnce, "changing")
 	larger := strings.Replace(shop, `"10Gi"`, `"11Gi"`, 1)
 	c.deploy("shop", larger).fails(http.StatusUnprocessableEntity, appplan.Invalid, "storage class 'changing' does not allow expansion")
+	if got := w.app("classes", "shop").Spec.Volumes[0].SizeGi; got != 10 {
+		t.Errorf("a refused deploy changed the size to %d GiB", got)
+	}
 	plan := data[appplan.Plan](c.do(http.MethodPost, "/v1/apps/shop/plan", "application/toml", larger).want(http.StatusAccepted))
 	if !plan.Refused || plan.Changes[0].Action != appplan.Refuse || plan.Changes[0].Message != "storage class 'changing' does not allow expansion" {
 		t.Errorf("planned %+v", plan)
@@ -302,36 +282,9 @@ func TestTheLiveClassDecidesWhetherAVolumeMayGrow(t *testing.T) {
 		fails(http.StatusUnprocessableEntity, appplan.Invalid, "storage class 'changing' does not exist, so volume 'data' cannot be expanded")
 }
 
-func TestAClaimThatIsNotTheAppsIsNotTouched(t *testing.T) {
-	w := newWorld(t)
-	c := w.tenant("foreign")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.post("/v1/apps", `{"id": "shop-data"}`).want(http.StatusCreated)
-	w.claim("foreign", "shop-data", "x", 1, corev1.ReadWriteOnce, "fast") // paas-app-shop-data-x
-	file := strings.Replace(shop, `name = "data"`, `name = "data-x"`, 1)
-	c.deploy("shop", file).fails(http.StatusConflict, appplan.Conflict,
-		"volume 'data-x' cannot be created: claim 'paas-app-shop-data-x' exists and does not belong to app 'shop'; give the volume another name")
-	if w.app("foreign", "shop").Spec.Image != "" {
-		t.Error("a refused deploy changed the application")
-	}
-}
-
-func TestAProtectedAppIsNotDeleted(t *testing.T) {
-	w := newWorld(t)
-	c := w.tenant("protected")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	app := w.app("protected", "shop")
-	app.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"}
-	if err := w.admin.Update(context.Background(), app); err != nil {
-		t.Fatal(err)
-	}
-	c.delete("/v1/apps/shop").fails(http.StatusConflict, appplan.Conflict, "app 'shop' is protected from deletion by its label tarn.dev/deletion-protection")
-}
-
 func TestAnAppThatIsBeingDeletedTakesNoMore(t *testing.T) {
 	w := newWorld(t)
-	c := w.tenant("going")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	c := w.created("going")
 	app := w.app("going", "shop")
 	app.Finalizers = []string{tarnv1.FinalizerApp}
 	if err := w.admin.Update(context.Background(), app); err != nil {
@@ -349,27 +302,6 @@ func TestAnAppThatIsBeingDeletedTakesNoMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.get("/v1/apps/shop").want(http.StatusNotFound)
-}
-
-func TestAVolumeThatCouldNotGrowIsShownAsThat(t *testing.T) {
-	w := newWorld(t)
-	w.class("grows", true)
-	c := w.tenant("failing")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.deploy("shop", shop).want(http.StatusAccepted)
-	claim := w.claim("failing", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
-	claim.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("20Gi")
-	if err := w.admin.Update(context.Background(), claim); err != nil {
-		t.Fatal(err)
-	}
-	claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimControllerResizeInfeasible}
-	claim.Status.AllocatedResources = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("20Gi")}
-	if err := w.admin.Status().Update(context.Background(), claim); err != nil {
-		t.Fatal(err)
-	}
-	if got := data[[]appplan.Volume](c.get("/v1/apps/shop/volumes"))[0]; got.Status != appplan.VolumeResizeFailed || got.SizeGi != 20 {
-		t.Errorf("listed %+v", got)
-	}
 }
 
 func TestWhatFailsUnexpectedlyIsPassedOn(t *testing.T) {

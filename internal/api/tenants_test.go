@@ -3,13 +3,18 @@
 package api
 
 import (
+	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -32,9 +37,7 @@ func everyCall(c *visitor, namespace, id string) []*reply {
 func TestATenantCannotTellWhatAnotherHas(t *testing.T) {
 	w := newWorld(t)
 	w.class("grows", true)
-	red, blue := w.tenant("red"), w.tenant("blue")
-	red.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	red.deploy("shop", shop).want(http.StatusAccepted)
+	red, blue := w.deployed("red", shop), w.tenant("blue")
 	w.claim("red", "shop", "data", 10, corev1.ReadWriteOnce, "grows")
 	before := w.app("red", "shop").ResourceVersion
 
@@ -62,9 +65,7 @@ func TestATenantCannotTellWhatAnotherHas(t *testing.T) {
 
 func TestOneWhoMaySeeButNotChangeHearsThat(t *testing.T) {
 	w := newWorld(t)
-	owner := w.tenant("green")
-	owner.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	owner.deploy("shop", shop).want(http.StatusAccepted)
+	w.deployed("green", shop)
 	w.settle("green", "shop") // so that its events are over at once
 	viewer := w.member("green", "viewer", "tarn-apps-view")
 	var got []string
@@ -85,8 +86,7 @@ func TestOneWhoMaySeeButNotChangeHearsThat(t *testing.T) {
 
 func TestOneWhoIsUnknownIsTurnedAway(t *testing.T) {
 	w := newWorld(t)
-	grey := w.tenant("grey")
-	grey.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	grey := w.created("grey")
 	for token, message := range map[string]string{
 		"":                          "send a Kubernetes token: Authorization: Bearer TOKEN",
 		"made-up":                   "the token is not valid or has expired: get a new one, for example with `kubectl create token ACCOUNT`",
@@ -212,9 +212,7 @@ func TestOneWhoMintsAccountsCallsNoMoreOften(t *testing.T) {
 
 func TestAStolenServerMayWriteNoApp(t *testing.T) {
 	w := newWorld(t)
-	c := w.tenant("owner")
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.deploy("shop", shop).want(http.StatusAccepted)
+	c := w.deployed("owner", shop)
 	mine := rest.AnonymousClientConfig(testkit.APIServer(t))
 	mine.BearerToken = w.token("tarn-system", "tarn-api")
 	stolen, app := testkit.Client(t, mine), w.app("owner", "shop")
@@ -231,4 +229,29 @@ func TestAStolenServerMayWriteNoApp(t *testing.T) {
 		t.Errorf("deleting the App: %v", err)
 	}
 	c.delete("/v1/apps/shop").want(http.StatusOK)
+}
+
+func TestAStreamEndsWhenItsCallerMaySeeTheAppNoMore(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Limits = DefaultLimits; o.Limits.Heartbeat = 20 * time.Millisecond })
+	c := w.deployed("revoked", small)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
+	defer cancel()
+	err := c.through().Events(ctx, "", "shop", func(appplan.Event) error {
+		return w.admin.Delete(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: "deployer"}})
+	})
+	var answered *appplan.Error
+	if !errors.As(err, &answered) || answered.Code != appplan.NotFound || answered.Message != "app 'shop' not found" {
+		t.Errorf("the stream ended with %v, want that there is no such app", err)
+	}
+}
+
+func TestWhoeverKeepsStrangersBusyKeepsOutNobodyElse(t *testing.T) {
+	w := newWorld(t)
+	c := w.tenant("regular")
+	c.get("/v1/apps").want(http.StatusOK)
+	w.server.door.addresses = newLimiter(0, 0)                    // as many made-up tokens leave it
+	w.server.door.reviewed.Remove(sha256.Sum256([]byte(c.token))) // as time does
+	c.get("/v1/apps").want(http.StatusOK)
+	stranger := &visitor{w: w, namespace: c.namespace, token: "made-up"}
+	stranger.get("/v1/apps").want(http.StatusTooManyRequests)
 }

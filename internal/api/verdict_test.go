@@ -71,9 +71,7 @@ func growing(t *testing.T, tenant string, verdict time.Duration) (*world, *visit
 	t.Helper()
 	w := newWorld(t, func(o *Options) { o.Limits.Verdict = verdict })
 	w.class("grows", true)
-	c := w.tenant(tenant)
-	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
-	c.deploy("shop", shop).want(http.StatusAccepted)
+	c := w.deployed(tenant, shop)
 	w.claim(tenant, "shop", "data", 10, corev1.ReadWriteOnce, "grows")
 	return w, c
 }

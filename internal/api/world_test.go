@@ -121,6 +121,25 @@ func (w *world) tenant(namespace string) *visitor {
 	return w.member(namespace, "deployer", "tarn-apps-edit")
 }
 
+// small is a paas.toml without volumes.
+const small = "[app]\nimage = \"shop:1\"\n"
+
+// created is tenant, and reserves the id shop.
+func (w *world) created(namespace string) *visitor {
+	w.t.Helper()
+	c := w.tenant(namespace)
+	c.post("/v1/apps", `{"id": "shop"}`).want(http.StatusCreated)
+	return c
+}
+
+// deployed is created, and deploys a paas.toml.
+func (w *world) deployed(namespace, file string) *visitor {
+	w.t.Helper()
+	c := w.created(namespace)
+	c.deploy("shop", file).want(http.StatusAccepted)
+	return c
+}
+
 // member creates a service account of a namespace with a role there; an empty role means none.
 func (w *world) member(namespace, name, role string) *visitor {
 	w.t.Helper()

@@ -14,9 +14,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
-	"time"
 
 	appplan "tarn.dev/tarn/internal/app/plan"
 )
@@ -259,20 +257,6 @@ func encode(body any) (text []byte, contentType string, err error) {
 	return text, "application/json", nil
 }
 
-// TooMany is the error for a caller that calls too often.
-type TooMany struct {
-	// Err is the server's error.
-	Err *appplan.Error
-	// After is how long the caller must wait.
-	After time.Duration
-}
-
-// Error returns the server's message.
-func (e *TooMany) Error() string { return e.Err.Message }
-
-// Unwrap returns the server's error.
-func (e *TooMany) Unwrap() error { return e.Err }
-
 // speaksTLS is the answer of Go's HTTPS server to a call without TLS.
 const speaksTLS = "sent an HTTP request to an HTTPS server"
 
@@ -290,9 +274,6 @@ func failure(response *http.Response) error {
 	}
 	if json.Unmarshal(text, &answer) != nil || answer.Error == nil || answer.Error.Message == "" {
 		return fmt.Errorf("%s answered %s: is it the server of `tarn api`?", response.Request.URL.Host, response.Status)
-	}
-	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && answer.Error.Code == appplan.TooMany {
-		return &TooMany{answer.Error, time.Duration(seconds) * time.Second}
 	}
 	return answer.Error
 }

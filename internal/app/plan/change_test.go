@@ -54,13 +54,20 @@ func TestAVolumeThatIsLargerThanAskedForIsNotAskedToGrow(t *testing.T) {
 
 func TestAVolumeThatHasWhatItAsksForDoesNotGrow(t *testing.T) {
 	once := corev1.ReadWriteOnce
-	for name, w := range map[string]World{
-		"no whole GiB":       world(runs(wants("data", 1, once)), has("data", 1, once, "rigid", mebibytes(1500))),
-		"more than asked":    world(runs(wants("data", 1, once)), has("data", 1, once, "rigid", given(5))),
-		"as much as it asks": world(runs(wants("data", 3, once)), has("data", 1, once, "rigid", given(3))),
+	infeasible := func(claim *corev1.PersistentVolumeClaim) {
+		claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimControllerResizeInfeasible}
+	}
+	for name, c := range map[string]struct {
+		world World
+		want  VolumeStatus
+	}{
+		"no whole GiB":       {world(runs(wants("data", 1, once)), has("data", 1, once, "rigid", mebibytes(1500))), VolumeBound},
+		"more than asked":    {world(runs(wants("data", 1, once)), has("data", 1, once, "rigid", given(5))), VolumeBound},
+		"as much as it asks": {world(runs(wants("data", 3, once)), has("data", 1, once, "rigid", given(3))), VolumeBound},
+		"less, and it fails": {world(runs(wants("data", 20, once)), has("data", 20, once, "fast", given(10), infeasible)), VolumeResizeFailed},
 	} {
-		if got := Volumes(w)[0]; got.Status != VolumeBound {
-			t.Errorf("%s: %s, want Bound", name, got.Status)
+		if got := Volumes(c.world)[0]; got.Status != c.want {
+			t.Errorf("%s: %s, want %s", name, got.Status, c.want)
 		}
 	}
 }

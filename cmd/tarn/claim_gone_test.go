@@ -11,13 +11,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/steppod/steppodtest"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -67,28 +64,6 @@ func (m *meddler) count() (writes int, done bool) {
 	return m.writes, m.done
 }
 
-// tally counts the pods of a step that have run to their end. Pods that were created but did not
-// run do not count.
-type tally struct {
-	mu    sync.Mutex
-	ended map[tarnv1.Step]int
-}
-
-func (c *tally) of(ends func(*corev1.Pod) steppodtest.End) func(*corev1.Pod) steppodtest.End {
-	return func(pod *corev1.Pod) steppodtest.End {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.ended[tarnv1.Step(pod.Labels[tarnv1.LabelStep])]++
-		return ends(pod)
-	}
-}
-
-func (c *tally) count(step tarnv1.Step) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.ended[step]
-}
-
 // The first creation fails, because such a life includes every write of one that succeeds.
 func TestAClaimThatIsDeletedAfterAnyWriteOfItsProvisioningLeavesNothing(t *testing.T) {
 	t.Parallel()
@@ -96,11 +71,10 @@ func TestAClaimThatIsDeletedAfterAnyWriteOfItsProvisioningLeavesNothing(t *testi
 	whole := &meddler{}
 	abandon := func(name string, m *meddler) {
 		t.Run(name, func(t *testing.T) {
-			counted := &tally{ended: map[tarnv1.Step]int{}}
-			w := newWorld(t, server, "gone-"+name, corev1.PersistentVolumeReclaimDelete, counted.of(failsOnce))
+			w := newWorld(t, server, "gone-"+name, corev1.PersistentVolumeReclaimDelete, failsOnce)
 			w.abandon(m)
-			if created, deleted := counted.count(tarnv1.StepCreation), counted.count(tarnv1.StepDeletion); deleted < created {
-				t.Errorf("%d creation pods have run, and %d deletion pods", created, deleted)
+			if created, deleted := w.kubelet.Ran(tarnv1.StepCreation), w.kubelet.Ran(tarnv1.StepDeletion); len(deleted) < len(created) {
+				t.Errorf("creation pods %q have run, and deletion pods %q", created, deleted)
 			}
 		})
 	}
@@ -141,18 +115,5 @@ func (w *world) abandon(m *meddler) {
 		}
 		return w.nothing()
 	})
-	// The provisioner stays as long as a record does, so its deletion comes last.
-	p := &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: w.name}}
-	if err := w.client.Delete(w.ctx, p); err != nil {
-		w.t.Fatal(err)
-	}
-	w.eventually("the end of the provisioner", func() string {
-		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(p), p); !apierrors.IsNotFound(err) {
-			return fmt.Sprintf("it is there (%v)", err)
-		}
-		return w.nothing()
-	})
-	if err := w.client.Delete(w.ctx, testkit.Class(w.name)); err != nil {
-		w.t.Fatal(err)
-	}
+	w.removeProvisioner()
 }

@@ -3,11 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -21,6 +23,8 @@ import (
 	"tarn.dev/tarn/internal/controller/apps"
 	"tarn.dev/tarn/internal/controller/pool"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/plugin"
+	"tarn.dev/tarn/internal/plugin/hostpath"
 	"tarn.dev/tarn/internal/steppod"
 )
 
@@ -163,4 +167,30 @@ func controllerCache() (cache.Options, error) {
 		NewInformer:      kube.SteadyInformer,
 		ByObject:         held,
 	}, nil
+}
+
+// pluginFlags say which in-process plugins run.
+type pluginFlags struct {
+	hostPathRoot string
+	nodeName     string
+}
+
+func (f *pluginFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.hostPathRoot, "host-path-root", "", "directory where "+hostpath.Provisioner+" makes volumes, at the path that this node's kubelet uses; for clusters of one node; empty switches it off")
+	flags.StringVar(&f.nodeName, "node-name", os.Getenv("NODE_NAME"), "name in the API of this process's node; needed for --host-path-root; the default is $NODE_NAME")
+}
+
+// plugins returns the plugins that the flags ask for.
+func (f *pluginFlags) plugins() ([]plugin.Plugin, error) {
+	if f.hostPathRoot == "" {
+		return nil, nil
+	}
+	made, err := hostpath.New(f.hostPathRoot, f.nodeName)
+	if err != nil {
+		return nil, fmt.Errorf("--host-path-root and --node-name: %w", err)
+	}
+	if made.Place == "" {
+		fmt.Fprintf(os.Stderr, "--host-path-root %s: cannot create .tarn-root there, for example because the disk is full or read-only: Tarn would not notice if another disk is mounted there later\n", f.hostPathRoot)
+	}
+	return []plugin.Plugin{made}, nil
 }

@@ -46,7 +46,10 @@ func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.Pers
 	w := &world{t: t, ctx: ctx, config: config, name: name}
 	w.client, w.mirror = testkit.Client(t, w.config), testkit.MirrorOf(t, w.config)
 	w.kubelet = &steppodtest.Kubelet{Provisioner: name, Client: w.client, Ends: ends}
-	w.ensure(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}
+	if err := w.client.Create(ctx, account); client.IgnoreAlreadyExists(err) != nil {
+		t.Fatal(err)
+	}
 	w.create(testkit.Class(name, func(c *storagev1.StorageClass) { c.ReclaimPolicy = &policy }))
 	p := testkit.Provisioner(name)
 	p.UID, p.Status = "", pavv1.PavProvisionerStatus{}
@@ -69,13 +72,6 @@ func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.Pers
 func (w *world) create(o client.Object) {
 	w.t.Helper()
 	if err := w.client.Create(w.ctx, o); err != nil {
-		w.t.Fatalf("creating %T %s: %v", o, o.GetName(), err)
-	}
-}
-
-func (w *world) ensure(o client.Object) {
-	w.t.Helper()
-	if err := w.client.Create(w.ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
 		w.t.Fatalf("creating %T %s: %v", o, o.GetName(), err)
 	}
 }
@@ -271,15 +267,21 @@ func (w *world) life(k *testkit.Killer) {
 		w.t.Fatal(err)
 	}
 	w.eventually("deleting", func() string { w.removeRetained(); return w.nothing() })
-	if err := w.client.Delete(w.ctx, &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: w.name}}); err != nil {
+	w.removeProvisioner()
+}
+
+// removeProvisioner deletes the provisioner, which stays as long as a record does, and its class.
+func (w *world) removeProvisioner() {
+	w.t.Helper()
+	p := &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: w.name}}
+	if err := w.client.Delete(w.ctx, p); err != nil {
 		w.t.Fatal(err)
 	}
 	w.eventually("deleting the provisioner", func() string {
-		err := w.client.Get(w.ctx, client.ObjectKey{Name: w.name}, &pavv1.PavProvisioner{})
-		if apierrors.IsNotFound(err) {
-			return ""
+		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(p), p); !apierrors.IsNotFound(err) {
+			return fmt.Sprintf("PavProvisioner is left (%v)", err)
 		}
-		return fmt.Sprintf("PavProvisioner is left (%v)", err)
+		return w.nothing()
 	})
 	if err := w.client.Delete(w.ctx, testkit.Class(w.name)); err != nil {
 		w.t.Fatal(err)

@@ -119,11 +119,7 @@ func (w *world) grow(g growth, k *testkit.Killer) (writes int) {
 		w.t.Fatal(err)
 	}
 	w.eventually("deleting", w.nothing)
-	for _, o := range []client.Object{&pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: w.name}}, testkit.Class(w.name)} {
-		if err := w.client.Delete(w.ctx, o); err != nil {
-			w.t.Fatal(err)
-		}
-	}
+	w.removeProvisioner()
 	return writes
 }
 

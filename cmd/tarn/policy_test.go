@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,12 +63,41 @@ func namespaces(ctx context.Context, t *testing.T, admin client.Client, names ..
 	}
 }
 
-func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
+// policed returns an API server with Tarn's policies, its administrator, and the context of a test.
+func policed(t *testing.T) (context.Context, *rest.Config, client.WithWatch) {
+	t.Helper()
 	config := testkit.APIServer(t)
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
-	defer cancel()
+	t.Cleanup(cancel)
 	admin := testkit.Client(t, config)
 	grant(ctx, t, admin)
+	return ctx, config, admin
+}
+
+// attempt is what a user tries to do, and whether a policy must let it happen.
+type attempt struct {
+	name string
+	do   func() error
+	want bool
+}
+
+// judge makes attempts in order. A refusal must name one of the policies.
+func judge(t *testing.T, attempts []attempt, policies ...string) {
+	t.Helper()
+	for _, c := range attempts {
+		err := c.do()
+		if c.want && err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		byPolicy := func(policy string) bool { return err != nil && strings.Contains(err.Error(), "'"+policy+"'") }
+		if !c.want && !slices.ContainsFunc(policies, byPolicy) {
+			t.Errorf("%s: %v, want a refusal by policy %s", c.name, err, strings.Join(policies, " or "))
+		}
+	}
+}
+
+func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
+	ctx, config, admin := policed(t)
 	namespaces(ctx, t, admin, "tarn-volumes")
 	pod := func(name string, change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{
@@ -109,11 +139,7 @@ func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
 	bind := func(annotations, labels map[string]string) error {
 		return as(t, config, asTenant).SubResource("binding").Create(ctx, pod("own", plain), binding(annotations, labels))
 	}
-	for _, c := range []struct {
-		name string
-		do   func() error
-		want bool
-	}{
+	judge(t, []attempt{
 		{"a tenant makes a pod of his own", func() error { return create(asTenant, "own", plain) }, true},
 		{"a tenant does not make a pod with a step", func() error { return create(asTenant, "forged", step) }, false},
 		{"a tenant does not make a pod with a result", func() error { return create(asTenant, "forged", result) }, false},
@@ -139,16 +165,7 @@ func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
 		{"a tenant does not change a result", func() error {
 			return update(asTenant, "ours", true, func(p *corev1.Pod) { p.Annotations[tarnv1.AnnotationResult] = "{}" })
 		}, false},
-	} {
-		err := c.do()
-		if c.want && err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		// Two policies reject what the node agent may not write; the API server names either.
-		if !c.want && (err == nil || !strings.Contains(err.Error(), "'pods.tarn.dev'") && !strings.Contains(err.Error(), "'node.tarn.dev'")) {
-			t.Errorf("%s: %v, want a refusal by a policy of Tarn's", c.name, err)
-		}
-	}
+	}, "pods.tarn.dev", "node.tarn.dev") // both reject what the node agent may not write
 	for _, name := range []string{"own", "ours"} {
 		_ = admin.Delete(ctx, pod(name, plain), client.GracePeriodSeconds(0)) // the server ends with the tests
 	}
@@ -157,11 +174,7 @@ func TestTarnsWordsOnPodsAreTarnsAlone(t *testing.T) {
 // TestOnlyAdministratorsGetInsideAStepPod has a tenant who may do anything with pods try to get
 // inside.
 func TestOnlyAdministratorsGetInsideAStepPod(t *testing.T) {
-	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
-	defer cancel()
-	admin := testkit.Client(t, config)
-	grant(ctx, t, admin)
+	ctx, config, admin := policed(t)
 	for _, name := range []string{steppod.PodName(tarnv1.StepStaging, "8cec0811-1dab-4481-bc06-538f29d0e2a5", 1), "pav-staging-of-my-own"} {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
@@ -206,11 +219,7 @@ func TestOnlyAdministratorsGetInsideAStepPod(t *testing.T) {
 // TestNobodyButABinderSaysThatAClaimWasBound has a tenant who may do anything with claims forge the
 // annotations that binders set.
 func TestNobodyButABinderSaysThatAClaimWasBound(t *testing.T) {
-	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
-	defer cancel()
-	admin := testkit.Client(t, config)
-	grant(ctx, t, admin)
+	ctx, config, admin := policed(t)
 	const asBinder = "system:serviceaccount:kube-system:persistent-volume-binder" // Kubernetes' own
 	forged := map[string]string{volume.AnnBindCompleted: volume.AnnYes}
 	claim := func(name string, notes map[string]string) *corev1.PersistentVolumeClaim {
@@ -234,11 +243,7 @@ func TestNobodyButABinderSaysThatAClaimWasBound(t *testing.T) {
 		metav1.SetMetaDataAnnotation(&live.ObjectMeta, key, volume.AnnYes)
 		return as(t, config, user).Update(ctx, live)
 	}
-	for _, c := range []struct {
-		name string
-		do   func() error
-		want bool
-	}{
+	judge(t, []attempt{
 		{"a tenant makes a claim", func() error { return create(asTenant, "mine", nil) }, true},
 		{"a tenant makes a claim that was bound", func() error { return create(asTenant, "forged", forged) }, false},
 		{"a tenant says of his claim that it was bound", func() error { return note(asTenant, "mine", volume.AnnBindCompleted) }, false},
@@ -247,24 +252,12 @@ func TestNobodyButABinderSaysThatAClaimWasBound(t *testing.T) {
 		{"a tenant changes a claim that was bound", func() error { return note(asTenant, "restored", "shop") }, true},
 		{"the binder of Kubernetes says it", func() error { return note(asBinder, "mine", volume.AnnBindCompleted) }, true},
 		{"the binder of Tarn says it", func() error { return note(asController, "mine", volume.AnnBoundByController) }, true},
-	} {
-		err := c.do()
-		if c.want && err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		if !c.want && (err == nil || !strings.Contains(err.Error(), "'claims.tarn.dev'")) {
-			t.Errorf("%s: %v, want a refusal by policy claims.tarn.dev", c.name, err)
-		}
-	}
+	}, "claims.tarn.dev")
 }
 
 // TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone acts as a thief with that token.
 func TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone(t *testing.T) {
-	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
-	defer cancel()
-	admin := testkit.Client(t, config)
-	grant(ctx, t, admin)
+	ctx, config, admin := policed(t)
 	thief := as(t, config, asController)
 	namespaces(ctx, t, admin, "tarn-system", "tarn-volumes", "shop")
 	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "busybox:1.36"}}}

@@ -34,11 +34,7 @@ func stageOf(volume, node string) *tarnv1.PavStage {
 }
 
 // confined lists what the node agent of onNode may and may not do with stages and pods.
-func confined(ctx context.Context, agent client.Client, prefix string) []struct {
-	name string
-	do   func() error
-	want bool
-} {
+func confined(ctx context.Context, agent client.Client, prefix string) []attempt {
 	status := func(name, node string) error {
 		stage := stageOf(name, node)
 		base := stage.DeepCopy()
@@ -56,11 +52,7 @@ func confined(ctx context.Context, agent client.Client, prefix string) []struct 
 			client.RawPatch("application/merge-patch+json", []byte(patch)))
 	}
 	const result = `{"metadata": {"annotations": {"tarn.dev/result": "{}"}}}`
-	return []struct {
-		name string
-		do   func() error
-		want bool
-	}{
+	return []attempt{
 		{"it makes a stage of its node", func() error { return agent.Create(ctx, stageOf(prefix+"own", onNode)) }, true},
 		{"it makes no stage of another node", func() error { return agent.Create(ctx, stageOf(prefix+"forged", "node-2")) }, false},
 		{"it does not take the name that another node needs", func() error {
@@ -114,29 +106,13 @@ func confined(ctx context.Context, agent client.Client, prefix string) []struct 
 }
 
 func TestTheNodeAgentWritesOnlyWhatIsOfItsNode(t *testing.T) {
-	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
-	defer cancel()
-	admin := testkit.Client(t, config)
-	grant(ctx, t, admin)
-	for _, agent := range []struct{ prefix, by string }{
-		{"told-", "a token's words"}, {"bound-", "a token bound to its node"},
-	} {
-		c := as(t, config, asNode)
-		if agent.prefix == "bound-" {
-			c = withToken(ctx, t, config, admin)
-		}
-		furnish(ctx, t, admin, agent.prefix)
-		for _, try := range confined(ctx, c, agent.prefix) {
-			err := try.do()
-			if try.want && err != nil {
-				t.Errorf("by %s, %s: %v", agent.by, try.name, err)
-			}
-			if !try.want && (err == nil || !strings.Contains(err.Error(), "node.tarn.dev")) {
-				t.Errorf("by %s, %s: %v, want a refusal by the policy", agent.by, try.name, err)
-			}
-		}
-		unfurnish(ctx, t, admin, agent.prefix)
+	ctx, config, admin := policed(t)
+	for prefix, agent := range map[string]client.Client{"told-": as(t, config, asNode), "bound-": withToken(ctx, t, config, admin)} {
+		t.Run("by a token that is "+prefix, func(t *testing.T) {
+			furnish(ctx, t, admin, prefix)
+			judge(t, confined(ctx, agent, prefix), "node.tarn.dev")
+			unfurnish(ctx, t, admin, prefix)
+		})
 	}
 	// A thief with a token that names no node can do nothing with it.
 	nowhere := rest.CopyConfig(config)
@@ -213,10 +189,7 @@ func withToken(ctx context.Context, t *testing.T, config *rest.Config, admin cli
 }
 
 func TestNoPartOfTarnHasRightsItDoesNotUse(t *testing.T) {
-	config := testkit.APIServer(t)
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
-	defer cancel()
-	admin := testkit.Client(t, config)
+	ctx, _, admin := policed(t)
 	right := func(verb, group, resource, sub, namespace string) authorizationv1.ResourceAttributes {
 		return authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Subresource: sub, Namespace: namespace}
 	}

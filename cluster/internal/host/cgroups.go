@@ -11,17 +11,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
 // CgroupRoots returns the mount points of the cgroup hierarchies that can hold pods. That is one on
 // cgroup v2, and one for each controller on v1. On v1 it includes the unified hierarchy without
 // controllers, because runtimes make directories there too.
-func CgroupRoots(mounts []Mount) []string {
+func CgroupRoots(mounts []*mountinfo.Info) []string {
 	var roots []string
 	for _, m := range mounts {
-		if (m.Type == "cgroup" || m.Type == "cgroup2") && m.Root == "/" && !slices.Contains(roots, m.Point) {
-			roots = append(roots, m.Point)
+		if (m.FSType == "cgroup" || m.FSType == "cgroup2") && m.Root == "/" && !slices.Contains(roots, m.Mountpoint) {
+			roots = append(roots, m.Mountpoint)
 		}
 	}
 	return roots
@@ -35,7 +36,7 @@ func MakeCgroups(name string) error {
 		return err
 	}
 	for _, m := range mounts {
-		if m.Root != "/" || (m.Type != "cgroup" && m.Type != "cgroup2") {
+		if m.Root != "/" || (m.FSType != "cgroup" && m.FSType != "cgroup2") {
 			continue
 		}
 		if err := makeCgroup(m, name); err != nil {
@@ -48,21 +49,21 @@ func MakeCgroups(name string) error {
 // makeCgroup makes the cluster's cgroup in one hierarchy. On v2 it enables the controllers for the
 // cgroup's own children too. Otherwise systemd disables them, for example at `systemctl
 // daemon-reload`, because no child uses them, and the kubelet then fails to start.
-func makeCgroup(m Mount, name string) error {
-	dir := filepath.Join(m.Point, name)
-	if m.Type == "cgroup2" {
-		if err := delegate(m.Point); err != nil {
+func makeCgroup(m *mountinfo.Info, name string) error {
+	dir := filepath.Join(m.Mountpoint, name)
+	if m.FSType == "cgroup2" {
+		if err := delegate(m.Mountpoint); err != nil {
 			return err
 		}
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("creating the cgroup %s: %w", dir, err)
 	}
-	if m.Type == "cgroup2" {
+	if m.FSType == "cgroup2" {
 		return delegate(dir)
 	}
-	if slices.Contains(m.Super, "cpuset") {
-		return inheritCPUs(m.Point, dir)
+	if slices.Contains(strings.Split(m.VFSOptions, ","), "cpuset") {
+		return inheritCPUs(m.Mountpoint, dir)
 	}
 	return nil
 }

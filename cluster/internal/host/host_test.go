@@ -7,29 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
-func TestMountLinesAreReadWithTheirBlanksAndOptionalFields(t *testing.T) {
-	for line, want := range map[string]Mount{
-		`36 35 98:0 /a\040b /mnt/x\134y rw,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue`: {
-			Device: "98:0", Root: "/a b", Point: `/mnt/x\y`, Type: "ext3", Source: "/dev/root", Super: []string{"rw", "errors=continue"}},
-		`40 31 0:37 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct`: {
-			Device: "0:37", Root: "/", Point: "/sys/fs/cgroup/cpu", Type: "cgroup", Source: "cgroup", Super: []string{"rw", "cpu", "cpuacct"}},
-	} {
-		got, ok := parseMount(line)
-		if !ok || got.Device != want.Device || got.Root != want.Root || got.Point != want.Point || got.Type != want.Type || !slices.Equal(got.Super, want.Super) {
-			t.Errorf("%s\n got %+v\nwant %+v", line, got, want)
-		}
-	}
-	if _, ok := parseMount("what is this"); ok {
-		t.Error("a line that is none was read as a mount")
-	}
-}
-
 func TestMountsBelowAFolderComeDeepestFirstAndNeighboursStayOut(t *testing.T) {
-	mounts := []Mount{{Point: "/"}, {Point: "/d"}, {Point: "/d/a"}, {Point: "/data"}, {Point: "/d/a/b"}}
+	mounts := []*mountinfo.Info{{Mountpoint: "/"}, {Mountpoint: "/d"}, {Mountpoint: "/d/a"}, {Mountpoint: "/data"}, {Mountpoint: "/d/a/b"}}
 	if got, want := Below(mounts, "/d"), []string{"/d/a/b", "/d/a", "/d"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -77,9 +61,9 @@ func TestAFolderIsNeverDeletedThroughAMount(t *testing.T) {
 }
 
 func TestMissingCgroupControllersAreNamed(t *testing.T) {
-	var v1 []Mount
+	var v1 []*mountinfo.Info
 	for _, c := range []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "pids"} {
-		v1 = append(v1, Mount{Type: "cgroup", Point: "/sys/fs/cgroup/" + c, Super: []string{"rw", c}})
+		v1 = append(v1, &mountinfo.Info{FSType: "cgroup", Mountpoint: "/sys/fs/cgroup/" + c, VFSOptions: "rw," + c})
 	}
 	if got := missingControllers(v1); len(got) != 0 {
 		t.Errorf("all are mounted, and %v are said to be missing", got)
@@ -87,10 +71,10 @@ func TestMissingCgroupControllersAreNamed(t *testing.T) {
 	if got := missingControllers(v1[:6]); !slices.Equal(got, []string{"pids"}) {
 		t.Errorf("pids is not mounted; got %v", got)
 	}
-	if got := missingControllers([]Mount{{Type: "cgroup2", Point: "/sys/fs/cgroup"}}); len(got) != 0 {
+	if got := missingControllers([]*mountinfo.Info{{FSType: "cgroup2", Mountpoint: "/sys/fs/cgroup"}}); len(got) != 0 {
 		t.Errorf("cgroup v2 has everything; got %v", got)
 	}
-	if got := missingControllers([]Mount{{Type: "cgroup2", Point: "/sys/fs/cgroup/unified"}}); len(got) == 0 {
+	if got := missingControllers([]*mountinfo.Info{{FSType: "cgroup2", Mountpoint: "/sys/fs/cgroup/unified"}}); len(got) == 0 {
 		t.Error("a v2 hierarchy beside v1 carries no controllers, and none is said to be missing")
 	}
 }
@@ -110,7 +94,7 @@ func TestTheRootAndTheClustersCgroupDelegateTheControllersOfPodsThatAreStillOff(
 			t.Fatal(err)
 		}
 	}
-	if err := makeCgroup(Mount{Type: "cgroup2", Root: "/", Point: root}, "c"); err != nil {
+	if err := makeCgroup(&mountinfo.Info{FSType: "cgroup2", Root: "/", Mountpoint: root}, "c"); err != nil {
 		t.Fatal(err)
 	}
 	// A plain file keeps the last value written to it; the kernel would apply each.

@@ -139,7 +139,7 @@ func mountedDevices() (map[string]bool, error) {
 		}
 		seen[ns] = true
 		for _, m := range mounts {
-			devices[m.Device] = true
+			devices[fmt.Sprintf("%d:%d", m.Major, m.Minor)] = true
 		}
 	}
 	return devices, nil

@@ -7,83 +7,36 @@
 package host
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	"tarn.dev/tarn/cluster/internal/layout"
 )
 
-// Mount is one line of a mountinfo file.
-type Mount struct {
-	Device string // major:minor
-	Root   string // the directory of the file system that is mounted
-	Point  string
-	Type   string
-	Source string
-	Super  []string // the file system's own options
-}
-
 // ReadMounts reads the mounts a process sees; "self" is the caller.
-func ReadMounts(pid string) ([]Mount, error) {
+func ReadMounts(pid string) ([]*mountinfo.Info, error) {
 	f, err := os.Open("/proc/" + pid + "/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("reading the mounts of process %s: %w", pid, err)
 	}
 	defer f.Close()
-	var mounts []Mount
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		if m, ok := parseMount(lines.Text()); ok {
-			mounts = append(mounts, m)
-		}
-	}
-	if err := lines.Err(); err != nil {
+	mounts, err := mountinfo.GetMountsFromReader(f, nil)
+	if err != nil {
 		return nil, fmt.Errorf("reading the mounts of process %s: %w", pid, err)
 	}
 	return mounts, nil
 }
 
-// parseMount reads "36 35 98:0 /root /point opts [optional fields] - type source super".
-func parseMount(line string) (Mount, bool) {
-	front, back, found := strings.Cut(line, " - ")
-	left, right := strings.Fields(front), strings.Fields(back)
-	if !found || len(left) < 6 || len(right) < 3 {
-		return Mount{}, false
-	}
-	return Mount{
-		Device: left[2], Root: unescape(left[3]), Point: unescape(left[4]),
-		Type: right[0], Source: unescape(right[1]), Super: strings.Split(right[2], ","),
-	}, true
-}
-
-// unescape undoes the kernel's octal writing of blanks and backslashes.
-func unescape(s string) string {
-	var out strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				out.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		out.WriteByte(s[i])
-	}
-	return out.String()
-}
-
 // Below returns the mount points at or below a path, deepest first.
-func Below(mounts []Mount, path string) []string {
+func Below(mounts []*mountinfo.Info, path string) []string {
 	var points []string
 	for i := len(mounts) - 1; i >= 0; i-- {
-		point := mounts[i].Point
+		point := mounts[i].Mountpoint
 		if point == path || strings.HasPrefix(point, strings.TrimSuffix(path, "/")+"/") {
 			points = append(points, point)
 		}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -119,14 +120,14 @@ func checkCgroups(Needs) error {
 	return nil
 }
 
-func missingControllers(mounts []Mount) []string {
+func missingControllers(mounts []*mountinfo.Info) []string {
 	needed := []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "pids"}
 	for _, m := range mounts {
-		if m.Type == "cgroup2" && m.Point == "/sys/fs/cgroup" {
+		if m.FSType == "cgroup2" && m.Mountpoint == "/sys/fs/cgroup" {
 			return nil
 		}
-		if m.Type == "cgroup" {
-			needed = slices.DeleteFunc(needed, func(c string) bool { return slices.Contains(m.Super, c) })
+		if m.FSType == "cgroup" {
+			needed = slices.DeleteFunc(needed, func(c string) bool { return slices.Contains(strings.Split(m.VFSOptions, ","), c) })
 		}
 	}
 	return needed

@@ -58,8 +58,8 @@ func machineSettings() (settings, error) {
 	}
 	s := settings{file: filepath.Join(layout.RunRoot(), "settings-before.json"), sysctls: "/proc/sys"}
 	for _, m := range mounts {
-		if m.Type == "cgroup2" && m.Root == "/" {
-			s.roots = append(s.roots, m.Point)
+		if m.FSType == "cgroup2" && m.Root == "/" {
+			s.roots = append(s.roots, m.Mountpoint)
 		}
 	}
 	return s, nil

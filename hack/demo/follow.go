@@ -18,64 +18,30 @@ import (
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
-// follower prints a line for each step of the demo's objects.
+// follower prints a line for each step of the demo's objects. An informer keeps changes until its
+// handler has taken them, so the follower needs no queue of its own.
 type follower struct {
 	live client.Client
 	out  io.Writer
-	news
+	// came receives an element when anything has arrived since the last receive.
+	came chan struct{}
+
+	// mu protects what follows: informers call from several goroutines.
+	mu sync.Mutex
 	// last is the last printed line, by object.
 	last map[string]string
 	// troubles are the warnings seen, for the report when the demo fails.
 	troubles []string
-
+	// began is zero until the demo makes its objects. Changes before that do not matter.
 	began, claimMade, podMade time.Time
 	claimBound, podIsReady    time.Duration
+	// failed is why the demo's pod has ended.
+	failed error
 }
 
-// news holds the changes from the watches that the follower has not processed yet. It has no limit,
-// so that the watches never block. A used cluster has more objects than the demo could process in
-// time.
-type news struct {
-	mu    sync.Mutex
-	kept  []change
-	keeps bool
-	// came receives an element when anything has arrived since the last receive, kept or not.
-	came chan struct{}
-}
-
-// keep starts to keep changes. Earlier ones do not matter, because the demo's objects did not exist
-// yet.
-func (n *news) keep() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.keeps = true
-}
-
-func (n *news) put(c change) {
-	n.mu.Lock()
-	if n.keeps {
-		n.kept = append(n.kept, c)
-	}
-	n.mu.Unlock()
-	select {
-	case n.came <- struct{}{}:
-	default:
-	}
-}
-
-// take returns the kept changes and clears them.
-func (n *news) take() []change {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	taken := n.kept
-	n.kept = nil
-	return taken
-}
-
-// change is an object that a watch delivered, or an action in words.
+// change is an object that a watch delivered.
 type change struct {
 	object client.Object
-	done   string
 	at     time.Time
 }
 
@@ -91,20 +57,28 @@ func (f *follower) OnDelete(o any) {
 
 func (f *follower) pass(o any) {
 	if object, ok := o.(client.Object); ok {
-		f.put(change{object: object, at: time.Now()})
+		f.mu.Lock()
+		if !f.began.IsZero() {
+			f.note(change{object, time.Now()})
+		}
+		f.mu.Unlock()
+	}
+	select {
+	case f.came <- struct{}{}:
+	default:
 	}
 }
 
-// until takes changes until done holds of one.
-func (f *follower) until(ctx context.Context, what string, done func(change) (bool, error)) error {
+// untilReady waits until the demo's pod is Ready.
+func (f *follower) untilReady(ctx context.Context) error {
 	for {
-		for _, c := range f.take() {
-			f.note(c)
-			if ended, err := done(c); ended || err != nil {
-				return err
-			}
+		f.mu.Lock()
+		ended, err := f.podIsReady > 0, f.failed
+		f.mu.Unlock()
+		if ended || err != nil {
+			return err
 		}
-		if err := f.wait(ctx, what); err != nil {
+		if err := f.wait(ctx, "the pod is Ready"); err != nil {
 			return err
 		}
 	}
@@ -117,6 +91,8 @@ func (f *follower) wait(ctx context.Context, until string) error {
 		return nil
 	case <-ctx.Done():
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
 			return fmt.Errorf("waited %s until %s; the latest messages:\n  %s", patience, until, strings.Join(f.troubles, "\n  "))
 		}
 		return ctx.Err()
@@ -125,10 +101,6 @@ func (f *follower) wait(ctx context.Context, until string) error {
 
 // note prints a line if the object is the demo's and has made progress.
 func (f *follower) note(c change) {
-	if c.done != "" {
-		f.say(c.at, "%s", c.done)
-		return
-	}
 	o := c.object
 	if o.GetCreationTimestamp().Add(time.Second).Before(f.began) {
 		return
@@ -177,10 +149,7 @@ func (f *follower) state(c change) (what, state string) {
 		}
 	case *corev1.Pod:
 		if o.Name == name && o.Namespace == corev1.NamespaceDefault {
-			if isReady(o) {
-				return "Pod " + name, "Ready"
-			}
-			return "Pod " + name, string(o.Status.Phase)
+			return "Pod " + name, f.podState(o, c.at)
 		}
 		if o.Labels[tarn.LabelProvisioner] == name {
 			return o.Labels[tarn.LabelStep] + " pod", string(o.Status.Phase)
@@ -200,20 +169,16 @@ func together(node, pod string) string {
 	return node + ", pod " + pod
 }
 
-// podReady reports whether the object is the demo's pod of this run, and Ready.
-func (f *follower) podReady(c change) (bool, error) {
-	pod, ok := c.object.(*corev1.Pod)
-	if !ok || pod.Name != name || pod.Namespace != corev1.NamespaceDefault || pod.CreationTimestamp.Add(time.Second).Before(f.began) {
-		return false, nil
+// podState describes the state of the demo's pod. It notes when the pod is Ready or has failed.
+func (f *follower) podState(pod *corev1.Pod, at time.Time) string {
+	switch {
+	case pod.Status.Phase == corev1.PodFailed:
+		f.failed = fmt.Errorf("the pod failed: %s", pod.Status.Message)
+	case isReady(pod):
+		f.podIsReady = at.Sub(f.podMade)
+		return "Ready"
 	}
-	if pod.Status.Phase == corev1.PodFailed {
-		return false, fmt.Errorf("the pod failed: %s", pod.Status.Message)
-	}
-	if !isReady(pod) {
-		return false, nil
-	}
-	f.podIsReady = c.at.Sub(f.podMade)
-	return true, nil
+	return string(pod.Status.Phase)
 }
 
 func isReady(pod *corev1.Pod) bool {

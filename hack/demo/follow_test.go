@@ -85,7 +85,7 @@ func TestAUsedClusterDoesNotStopTheDemo(t *testing.T) {
 	}
 	f.OnUpdate(nil, pod(corev1.ConditionFalse))
 	f.OnUpdate(nil, pod(corev1.ConditionTrue))
-	if err := f.until(ctx, "the pod is Ready", f.podReady); err != nil {
+	if err := f.untilReady(ctx); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"deleted what an earlier demo left", "Pod hello-world: created", "Pod hello-world: Running", "Pod hello-world: Ready"} {
@@ -108,9 +108,9 @@ func TestTheDemoEndsWhenItIsToldToOrItsTimeIsOver(t *testing.T) {
 		{over, "waited 2m0s until the pod is Ready; the latest messages:\n  ProvisioningFailed: no luck"},
 	} {
 		f := follow(&cluster{}, &bytes.Buffer{})
-		f.keep()
-		f.OnAdd(&corev1.Event{Type: corev1.EventTypeWarning, Reason: "ProvisioningFailed", Message: "no luck", InvolvedObject: corev1.ObjectReference{Name: name}}, false)
-		err := f.until(c.ctx, "the pod is Ready", f.podReady)
+		f.began = time.Now()
+		f.OnAdd(&corev1.Event{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Now()}, Type: corev1.EventTypeWarning, Reason: "ProvisioningFailed", Message: "no luck", InvolvedObject: corev1.ObjectReference{Name: name}}, false)
+		err := f.untilReady(c.ctx)
 		if err == nil || err.Error() != c.want {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
@@ -119,11 +119,11 @@ func TestTheDemoEndsWhenItIsToldToOrItsTimeIsOver(t *testing.T) {
 
 func TestTheDemoFailsWithItsPod(t *testing.T) {
 	f := follow(&cluster{}, &bytes.Buffer{})
-	f.keep()
+	f.began = time.Now()
 	failed := pod(corev1.ConditionFalse)
 	failed.Status.Phase, failed.Status.Message = corev1.PodFailed, "no luck"
 	f.OnUpdate(nil, failed)
-	err := f.until(t.Context(), "the pod is Ready", f.podReady)
+	err := f.untilReady(t.Context())
 	if err == nil || errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "no luck") {
 		t.Errorf("got %v, want the pod's message", err)
 	}

@@ -79,7 +79,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if err := f.apply(ctx, manifests); err != nil {
 		return err
 	}
-	if err := f.until(ctx, "the pod is Ready", f.podReady); err != nil {
+	if err := f.untilReady(ctx); err != nil {
 		return err
 	}
 	if err := showLogs(ctx, config, out); err != nil {
@@ -150,7 +150,7 @@ func newFollower(ctx context.Context, config *rest.Config, out io.Writer) (*foll
 
 // follow gives a follower that receives no changes yet.
 func follow(live client.Client, out io.Writer) *follower {
-	return &follower{live: live, out: out, news: news{came: make(chan struct{}, 1)}, last: map[string]string{}}
+	return &follower{live: live, out: out, came: make(chan struct{}, 1), last: map[string]string{}}
 }
 
 // clean deletes the objects of an earlier demo and waits until they are gone.
@@ -196,20 +196,24 @@ func (f *follower) left(ctx context.Context, objects []*unstructured.Unstructure
 
 // apply makes the objects and starts the clock at the claim.
 func (f *follower) apply(ctx context.Context, manifests []*unstructured.Unstructured) error {
+	f.mu.Lock()
 	f.began = time.Now()
-	f.keep()
+	f.mu.Unlock()
 	for _, o := range manifests {
-		made := o.DeepCopy()
+		f.mu.Lock()
 		switch o.GetKind() {
 		case "PersistentVolumeClaim":
 			f.claimMade = time.Now()
 		case "Pod":
 			f.podMade = time.Now()
 		}
-		if err := f.live.Create(ctx, made); err != nil {
+		f.mu.Unlock()
+		if err := f.live.Create(ctx, o.DeepCopy()); err != nil {
 			return fmt.Errorf("creating %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
-		f.put(change{done: fmt.Sprintf("%s %s: created", o.GetKind(), o.GetName()), at: time.Now()})
+		f.mu.Lock()
+		f.say(time.Now(), "%s %s: created", o.GetKind(), o.GetName())
+		f.mu.Unlock()
 	}
 	return nil
 }

@@ -2,12 +2,15 @@ package image
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"debug/elf"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
@@ -76,4 +79,32 @@ func loaderOf(program []byte) string {
 		}
 	}
 	return ""
+}
+
+// ImportArgs are the arguments with which ctr imports an archive. The images get two labels. One
+// pins them until they are first pulled (the kubelet's own collection is off anyway). The other
+// lets the mirror serve them.
+func ImportArgs(socket, archive string) []string {
+	return []string{
+		// ctr resolves a relative address in the caller's directory, so this one must be absolute.
+		"--address=" + socket, "--namespace=" + namespace,
+		"images", "import",
+		"--local", // importing without it needs a running transfer service that knows the platform, and is no faster
+		"--label=" + importedLabel + "=yes", "--label=io.cri-containerd.pinned=pinned",
+		archive,
+	}
+}
+
+// Import loads the images of an archive into a running cluster and returns the output of ctr.
+func Import(ctx context.Context, ctr, socket, archive string) (string, error) {
+	abs, err := filepath.Abs(archive)
+	if err != nil {
+		return "", fmt.Errorf("finding %s: %w", archive, err)
+	}
+	out, err := exec.CommandContext(ctx, ctr, ImportArgs(socket, abs)...).CombinedOutput()
+	text := strings.TrimSpace(string(out))
+	if err != nil {
+		return "", fmt.Errorf("importing %s: %w: %s", archive, err, text)
+	}
+	return text, nil
 }

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -22,7 +21,7 @@ const (
 	testClass     = "fast"
 )
 
-var testTime = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+var testTime = testkit.Noon
 
 // set builds a set that has its finalizer.
 func set(minimum, maximum int32, changes ...testkit.With[*tarnv1.PersistentVolumeSet]) *tarnv1.PersistentVolumeSet {
@@ -33,7 +32,7 @@ func set(minimum, maximum int32, changes ...testkit.With[*tarnv1.PersistentVolum
 			Template: tarnv1.PersistentVolumeSetTemplate{
 				Metadata: tarnv1.PersistentVolumeSetTemplateMetadata{Labels: map[string]string{"pool": testSet, "tier": "1"}},
 				Spec: corev1.PersistentVolumeSpec{
-					StorageClassName: testClass, Capacity: storage("1Gi"),
+					StorageClassName: testClass, Capacity: testkit.Storage("1Gi"),
 					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 				},
 			},
@@ -43,10 +42,6 @@ func set(minimum, maximum int32, changes ...testkit.With[*tarnv1.PersistentVolum
 		change(s)
 	}
 	return s
-}
-
-func storage(size string) corev1.ResourceList {
-	return corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
 }
 
 // volumeOf builds a volume of the set's current template: a spare that no claim has drawn.
@@ -60,7 +55,7 @@ func volumeOf(s *tarnv1.PersistentVolumeSet, name string, changes ...testkit.Wit
 			},
 		},
 		Spec: corev1.PersistentVolumeSpec{
-			StorageClassName: testClass, Capacity: storage("1Gi"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			StorageClassName: testClass, Capacity: testkit.Storage("1Gi"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
 		},
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable, LastPhaseTransitionTime: ptr.To(metav1.NewTime(testTime))},
@@ -72,7 +67,7 @@ func volumeOf(s *tarnv1.PersistentVolumeSet, name string, changes ...testkit.Wit
 }
 
 func of(size string) testkit.With[*corev1.PersistentVolume] {
-	return func(vol *corev1.PersistentVolume) { vol.Spec.Capacity = storage(size) }
+	return func(vol *corev1.PersistentVolume) { vol.Spec.Capacity = testkit.Storage(size) }
 }
 
 func ofOldTemplate(vol *corev1.PersistentVolume) {

@@ -21,9 +21,7 @@ import (
 // full expects a set to be Ready with the right number of settled spares of a size.
 func (w *world) full(s *tarnv1.PersistentVolumeSet, size string) func() string {
 	return func() string {
-		if err := w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s); err != nil {
-			return err.Error()
-		}
+		w.read(s)
 		spares, want := int32(0), s.Spec.MinimumReplicas
 		for _, vol := range w.pool() {
 			capacity := vol.Spec.Capacity[corev1.ResourceStorage]
@@ -39,80 +37,66 @@ func (w *world) full(s *tarnv1.PersistentVolumeSet, size string) func() string {
 	}
 }
 
-// life fills a pool of a size, runs the given stages on it, and deletes it. It restarts the
-// controller whenever the killer stops it.
-func (w *world) life(k *testkit.Killer, spares int32, stages func(*tarnv1.PersistentVolumeSet)) {
-	w.T.Helper()
-	stop := k.Life(w.Config, w.run)
-	s := w.set(spares, spares+1)
+// poolLife fills a pool and deletes it. A drawn one loses a spare to a claim and gets another
+// template in between.
+type poolLife struct {
+	*world
+	drawn          bool
+	spares         int32
+	wantMade, left int
+}
+
+// Live implements testkit.Life.
+func (l poolLife) Live() {
+	w := l.world
+	s := w.set(l.spares, l.spares+1)
 	w.Eventually("filling", w.full(s, "1Gi"))
-	if stages != nil {
-		stages(s)
+	if l.drawn {
+		claim := testkit.Claim("default", w.name, "", w.name)
+		w.Create(claim)
+		w.Eventually("drawing", func() string {
+			if w.read(claim); claim.Status.Phase != corev1.ClaimBound {
+				return "the claim is " + string(claim.Status.Phase)
+			}
+			return ""
+		})
+		w.Eventually("filling again", w.full(s, "1Gi"))
+		w.edit(s, func(s *tarnv1.PersistentVolumeSet) {
+			s.Spec.MaximumReplicas, s.Spec.Template.Spec.Capacity = 3, testkit.Storage("2Gi")
+		})
+		w.Eventually("replacing", w.full(s, "2Gi"))
 	}
 	w.Must(client.IgnoreNotFound(w.Client.Delete(w.Ctx, s)))
-	w.Eventually("deleting the set", func() string { return w.gone(s) })
+	w.Eventually("deleting the set", func() string { return w.Gone(s) })
 	w.Eventually("deleting the spares", func() string {
 		for _, vol := range w.pool() {
 			if vol.Status.Phase != corev1.VolumeBound {
 				return vol.Name + " is left"
 			}
 		}
-		return w.gone(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: fillerClassName(s)}})
+		return w.Gone(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: fillerClassName(s)}})
 	})
-	stop()
 }
 
-// drawAndReplace lets a claim draw the spare, then changes the template.
-func (w *world) drawAndReplace(s *tarnv1.PersistentVolumeSet) {
-	w.T.Helper()
-	claim := testkit.Claim("default", w.name, "", w.name)
-	w.Must(w.Client.Create(w.Ctx, claim))
-	w.Eventually("drawing", func() string {
-		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(claim), claim))
-		if claim.Status.Phase == corev1.ClaimBound {
-			return ""
-		}
-		return "the claim is " + string(claim.Status.Phase)
-	})
-	w.Eventually("filling again", w.full(s, "1Gi"))
-	w.Eventually("changing the template", func() string {
-		s.Spec.MaximumReplicas, s.Spec.Template.Spec.Capacity = 3, storage("2Gi")
-		if err := w.Client.Update(w.Ctx, s); err != nil {
-			w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))
-			return err.Error()
-		}
-		return ""
-	})
-	w.Eventually("replacing", w.full(s, "2Gi"))
+// Check implements testkit.Life.
+func (l poolLife) Check() {
+	if left := len(l.pool()); l.made != l.wantMade || left != l.left {
+		l.T.Errorf("%d volumes were made and %d are left, want %d and %d", l.made, left, l.wantMade, l.left)
+	}
 }
 
 func TestAPoolLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
-	for _, c := range []struct {
-		name               string
-		waits              bool
-		spares             int32
-		stages             func(*world) func(*tarnv1.PersistentVolumeSet)
-		wantMade, wantLeft int
-	}{
-		{"drawn", false, 1, func(w *world) func(*tarnv1.PersistentVolumeSet) { return w.drawAndReplace }, 3, 1},
-		{"with-consumer", true, 1, func(*world) func(*tarnv1.PersistentVolumeSet) { return nil }, 1, 0},
-		{"several", false, 2, func(*world) func(*tarnv1.PersistentVolumeSet) { return nil }, 2, 0},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			live := func(t *testing.T, server *rest.Config, name string, k *testkit.Killer) {
-				w := newWorld(t, server, c.name+"-"+name, c.waits)
-				w.life(k, c.spares, c.stages(w))
-				if left := len(w.pool()); w.made != c.wantMade || left != c.wantLeft {
-					t.Errorf("%d volumes were made and %d are left, want %d and %d", w.made, left, c.wantMade, c.wantLeft)
-				}
-			}
-			whole := testkit.NewKiller(0)
-			live(t, testkit.OwnAPIServer(t), "whole", whole)
-			testkit.AtEveryWrite(t, whole.Writes(), func(t *testing.T, server *rest.Config, n int) {
-				live(t, server, fmt.Sprint(n), testkit.NewKiller(n))
-			})
-		})
-	}
+	spans := []testkit.Span{{Name: "drawn"}, {Name: "with-consumer"}, {Name: "several"}}
+	testkit.AtTheirWrites(t, spans, func(t *testing.T, server *rest.Config, span int, name string) (testkit.Life, *rest.Config) {
+		l := poolLife{world: newWorld(t, server, name, span == 1), spares: 1, wantMade: 1}
+		switch span {
+		case 0:
+			l.drawn, l.wantMade, l.left = true, 3, 1
+		case 2:
+			l.spares, l.wantMade = 2, 2
+		}
+		return l, server
+	})
 }
 
 func TestTheAPIServerRefusesSetsThatCannotBe(t *testing.T) {
@@ -128,7 +112,7 @@ func TestTheAPIServerRefusesSetsThatCannotBe(t *testing.T) {
 		{"a template that the selector does not select", "every label of selector", func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Metadata.Labels["pool"] = "other" }},
 		{"a template without labels", "every label of selector", func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Metadata.Labels = nil }},
 		{"no capacity", "spec.capacity.storage", func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Spec.Capacity = nil }},
-		{"a capacity of nothing", "spec.capacity.storage", func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Spec.Capacity = storage("0") }},
+		{"a capacity of nothing", "spec.capacity.storage", func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Spec.Capacity = testkit.Storage("0") }},
 		{"no access mode", "spec.accessModes", func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Spec.AccessModes = nil }},
 		{"ReadWriteOncePod among others", "ReadWriteOncePod", func(s *tarnv1.PersistentVolumeSet) {
 			s.Spec.Template.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteOncePod}

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/testkit"
@@ -68,20 +67,6 @@ func TestASetMakesNoVolumeThatIsOneTooManyForAnother(t *testing.T) {
 
 func inPool(name string) testkit.With[*corev1.PersistentVolume] {
 	return func(vol *corev1.PersistentVolume) { vol.Labels["pool"] = name }
-}
-
-func TestReadySaysWhichSetLeavesNoRoom(t *testing.T) {
-	s := set(2, 4)
-	v := view(s, volumeOf(s, "a"))
-	v.Neighbours = Neighbours{Any: true, Limits: []Limit{{"wide", 9, 3}, {"silver", 1, 1}}}
-	ready := readyOf(v, count(v), testTime)
-	if ready.Status != metav1.ConditionFalse || ready.Reason != reasonAtMaximum || !strings.Contains(ready.Message, "1 of 2 volumes are Available; PersistentVolumeSet silver") || strings.Contains(ready.Message, "wide") {
-		t.Errorf("got %s: %s", ready.Reason, ready.Message)
-	}
-	v.Neighbours.Limits, v.Neighbours.Coming = nil, 1
-	if status := statusOf(v, testTime); status.CreatingReplicas != 1 || status.Replicas != 2 {
-		t.Errorf("what another set has being made is not counted: %+v", status)
-	}
 }
 
 func TestWhatBecomesOfASetConcernsThoseThatShareVolumesWithIt(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/testkit"
@@ -110,21 +109,5 @@ func TestSparesAreDealtOverTheDomainsThatAreOpen(t *testing.T) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
-	}
-}
-
-func TestTolerationsAreThoseOfFillerPodsAndOfTheTemplate(t *testing.T) {
-	one := corev1.Toleration{Key: "for", Operator: corev1.TolerationOpExists, TolerationSeconds: ptr.To[int64](1)}
-	plain, tolerant := set(1, 1), set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Tolerations = []corev1.Toleration{one} })
-	v := waitsForConsumer(view(tolerant))
-	if got := fillerPod(v, fillerClaim(v, 0, "")).Spec.Tolerations; len(got) != 1 || got[0].Key != "for" {
-		t.Errorf("the filler pod tolerates %v, want what the template does", got)
-	}
-	// A pod that cannot be scheduled is replaced when its tolerations are corrected.
-	if hashOf(&plain.Spec.Template) == hashOf(&tolerant.Spec.Template) {
-		t.Error("tolerations do not tell templates apart")
-	}
-	if got, want := hashOf(&plain.Spec.Template), "390be258a3c83f0c"; got != want {
-		t.Errorf("the hash of a template without tolerations is %s, want %s as ever: else an upgrade replaces every spare", got, want)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -267,41 +266,6 @@ func TestTheEndOfASet(t *testing.T) {
 	}
 }
 
-func TestReadySaysWhyNot(t *testing.T) {
-	s := set(2, 4)
-	for _, c := range []struct {
-		name, wantReason, wantPart string
-		view                       *View
-	}{
-		{"full", reasonFilled, "2 of 2", view(s, volumeOf(s, "a"), volumeOf(s, "b"))},
-		{"filling", reasonFilling, "1 of 2 volumes are Available, 1 are being created", withClaims(view(s, volumeOf(s, "a")), filler(s, 0, ""))},
-		{"a creation fails", reasonFailing, "disk full", with(withClaims(view(s), filler(s, 0, "")), func(v *View) { v.Failures["pool-set-uid-0"] = "disk full" })},
-		{"no node", reasonNoNode, "0/1 nodes", with(withClaims(view(s), filler(s, 0, "")), func(v *View) {
-			v.Pods = []corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
-				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available"}}}}}
-		})},
-		{"the API server refuses", reasonRefused, "quota", with(view(s), func(v *View) { v.Refused = "exceeded quota" })},
-		{"at the maximum", reasonAtMaximum, "maximumReplicas is 1", view(set(1, 1), volumeOf(s, "a", boundTo("x")))},
-		{"at the maximum because of one that is being deleted", reasonAtMaximum, "1 are being deleted: volume a since 2026-11-20T11:00:00Z", view(set(1, 1), volumeOf(s, "a", leavingLong))},
-		{"above the maximum for those that are protected", reasonFilled, "1 should be deleted but are kept, because their label tarn.dev/deletion-protection protects them from deletion: a", view(set(0, 0), volumeOf(s, "a", protected))},
-		{"above the maximum for one that is being deleted", reasonFilled, "1 are being deleted: volume a since 2026-11-20T11:00:00Z", view(set(1, 1), volumeOf(s, "a", leavingLong), volumeOf(s, "b"))},
-		{"an old template that is protected", reasonFilled, "1 should be deleted but are kept", view(set(2, 2), volumeOf(s, "a"), volumeOf(s, "b", ofOldTemplate, protected))},
-		{"no class", reasonNoClass, `StorageClass "fast"`, with(view(s), func(v *View) { v.Class = nil })},
-		{"a class without provisioner", reasonNotDynamic, "by hand", with(view(s), func(v *View) { v.Class.Provisioner = noProvisioner })},
-		{"nodes asked for of a class that chooses none", reasonTopology, "WaitForFirstConsumer", view(set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.TopologyKey = "zone" }))},
-		{"a filler class of somebody else", reasonClassTaken, "tarn-pool-gold", with(view(s), func(v *View) { v.Filler.Labels = nil })},
-		{"labels that are none", reasonLabels, "labels", with(view(set(1, 1)), func(v *View) { v.Set.Spec.Template.Metadata.Labels["a b"] = "" })},
-		{"going", reasonDeleting, "volumes that are bound, created by hand or protected are kept", view(set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.DeletionTimestamp = &anHourAgo }))},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			ready := meta.FindStatusCondition(statusOf(c.view, testTime).Conditions, tarnv1.ConditionReady)
-			if ready.Reason != c.wantReason || !strings.Contains(ready.Message, c.wantPart) || (ready.Status == metav1.ConditionTrue) != (c.wantReason == reasonFilled) {
-				t.Errorf("got %s, %s: %s; want %s with %q", ready.Status, ready.Reason, ready.Message, c.wantReason, c.wantPart)
-			}
-		})
-	}
-}
-
 func TestSparesAreSpreadEvenly(t *testing.T) {
 	s := set(5, 5, func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.TopologyKey = "zone" })
 	v := waitsForConsumer(view(s, volumeOf(s, "a", func(vol *corev1.PersistentVolume) { vol.Annotations[tarnv1.AnnotationPoolTopology] = "x" })))
@@ -353,43 +317,6 @@ func TestTheVolumesThatAreKeptAreNamedWhenTheirSetGoes(t *testing.T) {
 	} {
 		if event, ok := all[i].(action.Emit); !ok || event.Note != want {
 			t.Errorf("got %+v, want an Event that says %q", all[i], want)
-		}
-	}
-}
-
-// The hash is stored on existing volumes: another hash replaces every spare.
-func TestATemplateIsKnownByWhatMakesItsVolumes(t *testing.T) {
-	s := set(1, 1)
-	if got, want := hashOf(&s.Spec.Template), "390be258a3c83f0c"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	was := hashOf(&s.Spec.Template)
-	s.Spec.Template.Spec.Local = &corev1.LocalVolumeSource{Path: "/"} // has no effect in a pool
-	if hashOf(&s.Spec.Template) != was {
-		t.Error("a field that makes no difference to volumes makes one to the hash")
-	}
-	block := corev1.PersistentVolumeBlock
-	for name, change := range map[string]func(*tarnv1.PersistentVolumeSetTemplate){
-		"labels":      func(t *tarnv1.PersistentVolumeSetTemplate) { t.Metadata.Labels = map[string]string{"pool": testSet} },
-		"annotations": func(t *tarnv1.PersistentVolumeSetTemplate) { t.Metadata.Annotations = map[string]string{"a": "b"} },
-		"class":       func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.StorageClassName = "other" },
-		"capacity":    func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.Capacity = storage("2Gi") },
-		"modes": func(t *tarnv1.PersistentVolumeSetTemplate) {
-			t.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
-		},
-		"volume mode":      func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.VolumeMode = &block },
-		"attributes class": func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.VolumeAttributesClassName = &t.TopologyKey },
-		"policy": func(t *tarnv1.PersistentVolumeSetTemplate) {
-			t.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-		},
-		"mount options": func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.MountOptions = []string{"ro"} },
-		"nodes":         func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{} },
-		"topologyKey":   func(t *tarnv1.PersistentVolumeSetTemplate) { t.TopologyKey = "zone" },
-	} {
-		changed := s.Spec.Template.DeepCopy()
-		change(changed)
-		if hashOf(changed) == was {
-			t.Errorf("another value of %s makes no other hash", name)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/action"
+	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -189,7 +190,7 @@ func (r *run) change() {
 	case 1:
 		s.Spec.MinimumReplicas = int32(rapid.IntRange(0, int(s.Spec.MaximumReplicas)).Draw(r.t, "minimum"))
 	case 2:
-		s.Spec.Template.Spec.Capacity = storage(rapid.SampledFrom([]string{"1Gi", "2Gi", "3Gi"}).Draw(r.t, "size"))
+		s.Spec.Template.Spec.Capacity = testkit.Storage(rapid.SampledFrom([]string{"1Gi", "2Gi", "3Gi"}).Draw(r.t, "size"))
 	case 3:
 		s.Spec.Template.Spec.PersistentVolumeReclaimPolicy = rapid.SampledFrom([]corev1.PersistentVolumeReclaimPolicy{
 			"", corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain}).Draw(r.t, "policy")

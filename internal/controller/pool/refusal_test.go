@@ -22,24 +22,25 @@ import (
 	"tarn.dev/tarn/internal/testkit"
 )
 
-// refuse makes the API server reject an operation for which expression is false. It waits until
-// the API server rejects a call of try.
-func (w *world) refuse(operation, resource, expression string, try func() error) {
+// refusePods makes the API server reject filler pods, and waits until it does.
+func (w *world) refusePods() {
 	w.T.Helper()
-	name := "refuses-" + w.name
 	for _, text := range []string{
-		fmt.Sprintf(`{kind: ValidatingAdmissionPolicy, spec: {matchConstraints: {resourceRules: [
-			{apiGroups: [""], apiVersions: [v1], operations: [%s], resources: [%s]}]}, validations: [{expression: %q, reason: Forbidden}]}}`, operation, resource, expression),
-		fmt.Sprintf(`{kind: ValidatingAdmissionPolicyBinding, spec: {policyName: %s, validationActions: [Deny]}}`, name),
+		`{kind: ValidatingAdmissionPolicy, spec: {matchConstraints: {resourceRules: [
+			{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}]}, validations: [
+			{expression: "!object.metadata.name.startsWith('pool-')", reason: Forbidden}]}}`,
+		`{kind: ValidatingAdmissionPolicyBinding, spec: {policyName: refuses-pods, validationActions: [Deny]}}`,
 	} {
 		o := &unstructured.Unstructured{}
 		w.Must(yaml.Unmarshal([]byte(text), &o.Object))
 		o.SetAPIVersion("admissionregistration.k8s.io/v1")
-		o.SetName(name)
-		w.Must(w.Client.Create(w.Ctx, o))
+		o.SetName("refuses-pods")
+		w.Create(o)
 	}
+	pod := fillerPod(&View{Set: set(1, 1), PauseImage: DefaultPauseImage}, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "pool-try"}})
+	pod.OwnerReferences = nil
 	w.Eventually("refusing", func() string {
-		if err := try(); !apierrors.IsForbidden(err) {
+		if err := w.Client.Create(w.Ctx, pod.DeepCopy(), client.DryRunAll); !apierrors.IsForbidden(err) {
 			return fmt.Sprintf("got %v, want a refusal", err)
 		}
 		return ""
@@ -49,7 +50,7 @@ func (w *world) refuse(operation, resource, expression string, try func() error)
 // reason expects a reason in the condition of a set.
 func (w *world) reason(s *tarnv1.PersistentVolumeSet, want string) func() string {
 	return func() string {
-		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))
+		w.read(s)
 		if ready := meta.FindStatusCondition(s.Status.Conditions, tarnv1.ConditionReady); ready == nil || ready.Reason != want {
 			return fmt.Sprintf("the set says %+v, want reason %s", ready, want)
 		}
@@ -65,27 +66,23 @@ func (w *world) add(s *tarnv1.PersistentVolumeSet, name string, changes ...testk
 	vol.Labels = merge(vol.Labels, map[string]string{"pool": w.name})
 	vol.Spec.StorageClassName = w.name
 	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: w.name, VolumeHandle: vol.Name}
-	w.Must(w.Client.Create(w.Ctx, vol))
+	w.Create(vol)
 	return vol
 }
 
 func TestARefusedFillerPodKeepsNoVolumeHalfWay(t *testing.T) {
 	w := newWorld(t, testkit.OwnAPIServer(t), "refused-pod", true)
-	pod := fillerPod(&View{Set: set(1, 1), PauseImage: DefaultPauseImage}, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "pool-try"}})
-	pod.OwnerReferences = nil
-	w.refuse("CREATE", "pods", "!object.metadata.name.startsWith('pool-')", func() error {
-		return w.Client.Create(w.Ctx, pod.DeepCopy(), client.DryRunAll)
-	})
+	w.refusePods()
 	s := w.set(1, 10)
-	defer w.run(w.Config)()
+	defer w.Run(w.Config)()
 	w.Eventually("refusing the filler pod", w.reason(s, reasonRefused))
 	freed := w.add(s, "freed", fillerOf(1))
 	tenant := testkit.Claim("default", "tenant", "", w.name)
-	w.Must(w.Client.Create(w.Ctx, tenant))
+	w.Create(tenant)
 	drawn := w.add(s, "drawn", fillerOf(2), boundTo(tenant.UID))
 	w.Eventually("freeing one, and settling the other", func() string {
 		for _, vol := range []*corev1.PersistentVolume{freed, drawn} {
-			w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(vol), vol))
+			w.read(vol)
 			if marked(vol) || vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
 				return fmt.Sprintf("%s is marked: %v, its policy %s", vol.Name, marked(vol), vol.Spec.PersistentVolumeReclaimPolicy)
 			}
@@ -94,64 +91,34 @@ func TestARefusedFillerPodKeepsNoVolumeHalfWay(t *testing.T) {
 	})
 }
 
-func TestARefusedDeletionKeepsNoPoolEmpty(t *testing.T) {
-	w := newWorld(t, testkit.OwnAPIServer(t), "refused-deletion", false)
-	s := w.set(0, 10)
-	vol := w.add(s, "hand", byHand, retained, givenUpBy(s))
-	w.refuse("DELETE", "persistentvolumes", "oldObject.metadata.name != '"+vol.Name+"'", func() error {
-		return w.Client.Delete(w.Ctx, vol, client.DryRunAll)
-	})
-	w.Eventually("asking for a spare", func() string {
-		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))
-		s.Spec.MinimumReplicas = 1
-		if err := w.Client.Update(w.Ctx, s); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
-	defer w.run(w.Config)()
-	w.Eventually("filling", w.full(s, "1Gi"))
-	w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(vol), vol))
-	if vol.DeletionTimestamp != nil {
-		t.Error("the volume is being deleted, so nothing was refused")
-	}
-}
-
 func TestAVolumeThatAClaimNamesIsNoSpareUntilTheClaimGoes(t *testing.T) {
 	w := newWorld(t, testkit.OwnAPIServer(t), "named", false)
 	s := w.set(0, 1)
 	vol := w.add(s, "restored", nobodys)
 	claim := testkit.Claim("default", "holder", "", w.name, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = vol.Name })
-	w.Must(w.Client.Create(w.Ctx, claim))
-	defer w.run(w.Config)()
+	w.Create(claim)
+	defer w.Run(w.Config)()
 	w.Eventually("counting the volume as bound", func() string {
-		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))
+		w.read(s)
 		if s.Status.BoundReplicas != 1 || s.Status.UnboundReplicas != 0 {
 			return fmt.Sprintf("the set says %+v", s.Status)
 		}
 		return ""
 	})
-	w.Eventually("making the pool too small", func() string {
-		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))
-		s.Spec.MaximumReplicas = 0
-		if err := w.Client.Update(w.Ctx, s); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
+	w.edit(s, func(s *tarnv1.PersistentVolumeSet) { s.Spec.MaximumReplicas = 0 })
 	w.Eventually("looking at it", func() string {
-		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))
+		w.read(s)
 		if s.Status.ObservedGeneration != s.Generation {
 			return "it has not been"
 		}
 		return ""
 	})
-	w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(vol), vol))
+	w.read(vol)
 	if vol.Spec.ClaimRef != nil {
 		t.Fatalf("the volume is given to %s, though a claim names it", vol.Spec.ClaimRef.Name)
 	}
 	w.Must(w.Client.Delete(w.Ctx, claim))
-	w.Eventually("giving the volume up", func() string { return w.gone(vol) })
+	w.Eventually("giving the volume up", func() string { return w.Gone(vol) })
 }
 
 func TestOnlyTarnMakesClaimsOfFillerClasses(t *testing.T) {

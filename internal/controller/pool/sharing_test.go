@@ -29,7 +29,7 @@ func (w *world) madeBy(s *tarnv1.PersistentVolumeSet) int {
 func (w *world) says(s *tarnv1.PersistentVolumeSet, reason string, spares int32) {
 	w.T.Helper()
 	w.Eventually(s.Name+" to be "+reason, func() string {
-		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(s), s))
+		w.read(s)
 		ready := meta.FindStatusCondition(s.Status.Conditions, tarnv1.ConditionReady)
 		if ready != nil && ready.Reason == reason && s.Status.UnboundReplicas == spares && s.Status.CreatingReplicas == 0 && len(w.pool()) == int(spares) {
 			return ""
@@ -50,11 +50,11 @@ func TestTwoSetsOfTheSameVolumesMakeNoneTooManyAndOneOutlivesTheOther(t *testing
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, server, c.name, false)
-			stop := w.run(w.Config)
+			stop := w.Run(w.Config)
 			defer stop()
 			wide := w.set(0, 4, func(s *tarnv1.PersistentVolumeSet) { s.Name += "-wide" })
 			w.Eventually("the wide set to be seen", func() string {
-				w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(wide), wide))
+				w.read(wide)
 				if len(wide.Finalizers) == 0 {
 					return "it is not held"
 				}
@@ -70,21 +70,17 @@ func TestTwoSetsOfTheSameVolumesMakeNoneTooManyAndOneOutlivesTheOther(t *testing
 				t.Errorf("%d volumes were made, want 4", w.made)
 			}
 			// A change of one set matters to the other, and no other event reports it.
-			base := wide.DeepCopy()
-			wide.Spec.MaximumReplicas = 5
-			w.Must(w.Client.Patch(w.Ctx, wide, client.MergeFrom(base)))
+			w.edit(wide, func(s *tarnv1.PersistentVolumeSet) { s.Spec.MaximumReplicas = 5 })
 			w.says(deep, reasonAtMaximum, 5)
 
-			base = wide.DeepCopy()
-			wide.Spec.MinimumReplicas = 3
-			w.Must(w.Client.Patch(w.Ctx, wide, client.MergeFrom(base)))
+			w.edit(wide, func(s *tarnv1.PersistentVolumeSet) { s.Spec.MinimumReplicas = 3 })
 			claim := testkit.Claim("default", w.name, "", w.name)
-			w.Must(w.Client.Create(w.Ctx, claim))
+			w.Create(claim)
 			w.Must(w.Client.Delete(w.Ctx, deep)) // while one of its volumes is drawn
-			w.Eventually("the set to be gone", func() string { return w.gone(deep) })
+			w.Eventually("the set to be gone", func() string { return w.Gone(deep) })
 			w.Eventually("the other to have what it wants", func() string {
-				w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(wide), wide))
-				w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(claim), claim))
+				w.read(wide)
+				w.read(claim)
 				left := w.madeBy(deep)
 				if there := len(w.pool()); int(wide.Status.Replicas) != there {
 					return fmt.Sprintf("%+v, but there are %d volumes", wide.Status, there) // the count from before the other set was deleted

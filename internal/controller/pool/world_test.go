@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -38,11 +37,11 @@ func newWorld(t *testing.T, config *rest.Config, name string, waits bool) *world
 	t.Helper()
 	w := &world{World: testkit.NewWorld(t, config), name: name}
 	w.PodsMayRun(testNamespace)
-	w.Must(w.Client.Create(w.Ctx, testkit.Class(name, func(c *storagev1.StorageClass) {
+	w.Create(testkit.Class(name, func(c *storagev1.StorageClass) {
 		if waits {
 			c.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
 		}
-	})))
+	}))
 	w.Play(w.round)
 	return w
 }
@@ -53,9 +52,7 @@ func (w *world) round() error {
 		return err
 	}
 	for i := range pods.Items {
-		if pods.Items[i].DeletionTimestamp != nil {
-			_ = w.Client.Delete(w.Ctx, &pods.Items[i], client.GracePeriodSeconds(0))
-		}
+		w.Stop(&pods.Items[i])
 	}
 	for i := range claims.Items {
 		w.claim(&claims.Items[i], volumes.Items, pods.Items)
@@ -68,40 +65,31 @@ func (w *world) round() error {
 
 // claim provisions for a claim, binds it, or removes its finalizers.
 func (w *world) claim(c *corev1.PersistentVolumeClaim, volumes []corev1.PersistentVolume, pods []corev1.Pod) {
-	usedBy := slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == c.Name })
-	switch {
-	case c.DeletionTimestamp != nil && !usedBy:
-		base := c.DeepCopy()
-		c.Finalizers = nil
-		_ = w.Client.Patch(w.Ctx, c, client.MergeFrom(base))
-	case c.DeletionTimestamp != nil || c.Status.Phase == corev1.ClaimBound:
-	case c.Spec.VolumeName != "":
-		c.Status.Phase = corev1.ClaimBound
-		_ = w.Client.Status().Update(w.Ctx, c)
-	default:
-		for i := range volumes {
-			vol := &volumes[i]
-			if ref := vol.Spec.ClaimRef; ref != nil && ref.UID == c.UID || ref == nil && vol.Status.Phase == corev1.VolumeAvailable &&
-				vol.DeletionTimestamp == nil && vol.Spec.StorageClassName == *c.Spec.StorageClassName {
-				w.join(c, vol)
+	used := slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == c.Name })
+	if c.DeletionTimestamp != nil && !used {
+		w.Release(c, "")
+	}
+	if c.DeletionTimestamp != nil || c.Status.Phase == corev1.ClaimBound || c.Spec.VolumeName != "" {
+		w.Bind(c, c.Spec.VolumeName)
+		return
+	}
+	for i := range volumes {
+		vol := &volumes[i]
+		ref := vol.Spec.ClaimRef
+		if ref == nil && vol.Status.Phase == corev1.VolumeAvailable && vol.DeletionTimestamp == nil && vol.Spec.StorageClassName == *c.Spec.StorageClassName {
+			vol.Spec.ClaimRef = testkit.ClaimRef(c)
+			if w.Client.Update(w.Ctx, vol) != nil {
 				return
 			}
 		}
-		if strings.HasPrefix(*c.Spec.StorageClassName, "tarn-pool-") {
-			w.provision(c, usedBy)
-		}
-	}
-}
-
-func (w *world) join(c *corev1.PersistentVolumeClaim, vol *corev1.PersistentVolume) {
-	if vol.Spec.ClaimRef == nil {
-		vol.Spec.ClaimRef = &corev1.ObjectReference{Namespace: c.Namespace, Name: c.Name, UID: c.UID}
-		if w.Client.Update(w.Ctx, vol) != nil {
+		if vol.Spec.ClaimRef != nil && vol.Spec.ClaimRef.UID == c.UID {
+			w.Bind(c, vol.Name)
 			return
 		}
 	}
-	c.Spec.VolumeName = vol.Name
-	_ = w.Client.Update(w.Ctx, c)
+	if strings.HasPrefix(*c.Spec.StorageClassName, "tarn-pool-") {
+		w.provision(c, used)
+	}
 }
 
 // provision creates the volumes of the world's own class only: the controller also works on
@@ -115,9 +103,8 @@ func (w *world) provision(c *corev1.PersistentVolumeClaim, used bool) {
 		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(c.UID), Annotations: map[string]string{volume.AnnProvisionedBy: class.Provisioner}, Finalizers: []string{kube.FinalizerExternalProvisioner}},
 		Spec: corev1.PersistentVolumeSpec{
 			StorageClassName: class.Name, Capacity: c.Spec.Resources.Requests, AccessModes: c.Spec.AccessModes,
-			PersistentVolumeReclaimPolicy: *class.ReclaimPolicy,
-			ClaimRef:                      &corev1.ObjectReference{Namespace: c.Namespace, Name: c.Name, UID: c.UID},
-			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: class.Provisioner, VolumeHandle: string(c.UID)}},
+			PersistentVolumeReclaimPolicy: *class.ReclaimPolicy, ClaimRef: testkit.ClaimRef(c),
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: class.Provisioner, VolumeHandle: string(c.UID)}},
 		},
 	})
 	if err == nil {
@@ -127,31 +114,18 @@ func (w *world) provision(c *corev1.PersistentVolumeClaim, used bool) {
 
 // volume gives a volume its phase, or destroys it by phase and policy alone.
 func (w *world) volume(vol *corev1.PersistentVolume, claims []corev1.PersistentVolumeClaim) {
-	ref := vol.Spec.ClaimRef
-	want := corev1.VolumeAvailable
-	if ref != nil {
-		want = corev1.VolumeReleased
-		if slices.ContainsFunc(claims, func(c corev1.PersistentVolumeClaim) bool { return c.UID == ref.UID }) {
-			want = corev1.VolumeBound
-		}
+	if w.SetVolumePhase(vol, claims) {
+		return
 	}
-	switch {
-	case vol.Status.Phase != want:
-		vol.Status.Phase = want
-		_ = w.Client.Status().Update(w.Ctx, vol)
-	case want == corev1.VolumeReleased && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
+	if vol.Status.Phase == corev1.VolumeReleased && vol.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		_ = w.Client.Delete(w.Ctx, vol)
-		fallthrough
-	case vol.DeletionTimestamp != nil:
-		base := vol.DeepCopy()
-		vol.Finalizers = nil
-		_ = w.Client.Patch(w.Ctx, vol, client.MergeFrom(base))
 	}
+	w.Release(vol, "")
 }
 
-// run starts the controller with the account it has in a cluster, and returns a function that
+// Run starts the controller with the account it has in a cluster, and returns a function that
 // stops it.
-func (w *world) run(restConfig *rest.Config) (stop func()) {
+func (w *world) Run(restConfig *rest.Config) (stop func()) {
 	w.T.Helper()
 	return testkit.Run(w.Ctx, w.T, restConfig, func(mgr ctrl.Manager) error { return Register(mgr, Options{Namespace: testNamespace}) })
 }
@@ -165,8 +139,25 @@ func (w *world) set(minimum, maximum int32, changes ...testkit.With[*tarnv1.Pers
 		s.Spec.Template.Metadata.Labels = map[string]string{"pool": w.name}
 		s.Spec.Template.Spec.StorageClassName = w.name
 	}}, changes...)...)
-	w.Must(w.Client.Create(w.Ctx, s))
+	w.Create(s)
 	return s
+}
+
+// read reads objects again.
+func (w *world) read(objects ...client.Object) {
+	w.T.Helper()
+	for _, o := range objects {
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(o), o))
+	}
+}
+
+// edit changes a set.
+func (w *world) edit(s *tarnv1.PersistentVolumeSet, change testkit.With[*tarnv1.PersistentVolumeSet]) {
+	w.T.Helper()
+	w.read(s)
+	base := s.DeepCopy()
+	change(s)
+	w.Must(w.Client.Patch(w.Ctx, s, client.MergeFrom(base)))
 }
 
 // pool returns the volumes of the set.
@@ -176,12 +167,4 @@ func (w *world) pool() []corev1.PersistentVolume {
 		w.T.Error(err)
 	}
 	return list.Items
-}
-
-func (w *world) gone(o client.Object) string {
-	err := w.Client.Get(w.Ctx, client.ObjectKeyFromObject(o), o)
-	if apierrors.IsNotFound(err) {
-		return ""
-	}
-	return o.GetName() + " is left"
 }

@@ -7,10 +7,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/action"
+	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -157,5 +160,86 @@ func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
 				t.Errorf("it does %s first, want it given up", got)
 			}
 		})
+	}
+}
+
+func TestAFillerPodGoesWhereItsVolumeIsWanted(t *testing.T) {
+	nodes := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "disk", Operator: corev1.NodeSelectorOpIn, Values: []string{"fast"}}},
+	}}}
+	s := set(1, 1, func(s *tarnv1.PersistentVolumeSet) {
+		s.Spec.Template.TopologyKey = "zone"
+		s.Spec.Template.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: nodes}
+	})
+	v := waitsForConsumer(view(s))
+	for _, c := range []struct {
+		domain string
+		want   []corev1.PreferredSchedulingTerm
+	}{
+		{"", nil},
+		{"x", []corev1.PreferredSchedulingTerm{{Weight: 100, Preference: corev1.NodeSelectorTerm{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"x"}}},
+		}}}},
+	} {
+		affinity := fillerPod(v, fillerClaim(v, 0, c.domain)).Spec.Affinity
+		if affinity == nil || affinity.NodeAffinity == nil {
+			t.Fatalf("domain %q: the pod has no node affinity", c.domain)
+		}
+		if got := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; !equality.Semantic.DeepEqual(got, nodes) {
+			t.Errorf("domain %q: it must go to %v, want the template's %v", c.domain, got, nodes)
+		}
+		if got := affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution; !equality.Semantic.DeepEqual(got, c.want) {
+			t.Errorf("domain %q: it had better go to %v, want %v", c.domain, got, c.want)
+		}
+	}
+}
+
+func TestTolerationsAreThoseOfFillerPodsAndOfTheTemplate(t *testing.T) {
+	one := corev1.Toleration{Key: "for", Operator: corev1.TolerationOpExists, TolerationSeconds: ptr.To[int64](1)}
+	plain, tolerant := set(1, 1), set(1, 1, func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.Tolerations = []corev1.Toleration{one} })
+	v := waitsForConsumer(view(tolerant))
+	if got := fillerPod(v, fillerClaim(v, 0, "")).Spec.Tolerations; len(got) != 1 || got[0].Key != "for" {
+		t.Errorf("the filler pod tolerates %v, want what the template does", got)
+	}
+	// A pod that cannot be scheduled is replaced when its tolerations are corrected.
+	if hashOf(&plain.Spec.Template) == hashOf(&tolerant.Spec.Template) {
+		t.Error("tolerations do not tell templates apart")
+	}
+}
+
+// The hash is stored on existing volumes: another hash replaces every spare.
+func TestATemplateIsKnownByWhatMakesItsVolumes(t *testing.T) {
+	s := set(1, 1)
+	if got, want := hashOf(&s.Spec.Template), "390be258a3c83f0c"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	was := hashOf(&s.Spec.Template)
+	s.Spec.Template.Spec.Local = &corev1.LocalVolumeSource{Path: "/"} // has no effect in a pool
+	if hashOf(&s.Spec.Template) != was {
+		t.Error("a field that makes no difference to volumes makes one to the hash")
+	}
+	block := corev1.PersistentVolumeBlock
+	for name, change := range map[string]func(*tarnv1.PersistentVolumeSetTemplate){
+		"labels":      func(t *tarnv1.PersistentVolumeSetTemplate) { t.Metadata.Labels = map[string]string{"pool": testSet} },
+		"annotations": func(t *tarnv1.PersistentVolumeSetTemplate) { t.Metadata.Annotations = map[string]string{"a": "b"} },
+		"class":       func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.StorageClassName = "other" },
+		"capacity":    func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.Capacity = testkit.Storage("2Gi") },
+		"modes": func(t *tarnv1.PersistentVolumeSetTemplate) {
+			t.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+		},
+		"volume mode":      func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.VolumeMode = &block },
+		"attributes class": func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.VolumeAttributesClassName = &t.TopologyKey },
+		"policy": func(t *tarnv1.PersistentVolumeSetTemplate) {
+			t.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		},
+		"mount options": func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.MountOptions = []string{"ro"} },
+		"nodes":         func(t *tarnv1.PersistentVolumeSetTemplate) { t.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{} },
+		"topologyKey":   func(t *tarnv1.PersistentVolumeSetTemplate) { t.TopologyKey = "zone" },
+	} {
+		changed := s.Spec.Template.DeepCopy()
+		change(changed)
+		if hashOf(changed) == was {
+			t.Errorf("another value of %s makes no other hash", name)
+		}
 	}
 }

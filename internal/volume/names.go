@@ -2,6 +2,7 @@ package volume
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // Kubernetes' own annotations of claims and volumes. If no value is named here, only their presence
@@ -49,10 +50,7 @@ func ClassOf(claim *corev1.PersistentVolumeClaim) string {
 	if class, ok := claim.Annotations[corev1.BetaStorageClassAnnotation]; ok {
 		return class
 	}
-	if claim.Spec.StorageClassName != nil {
-		return *claim.Spec.StorageClassName
-	}
-	return ""
+	return ptr.Deref(claim.Spec.StorageClassName, "")
 }
 
 // HasClass says whether a claim sets a class. An empty class is a class, too: it asks for volumes
@@ -72,34 +70,20 @@ func ClassOfVolume(v *corev1.PersistentVolume) string {
 
 // AttributesClassOf gives the name of a claim's VolumeAttributesClass, empty for none.
 func AttributesClassOf(claim *corev1.PersistentVolumeClaim) string {
-	return orEmpty(claim.Spec.VolumeAttributesClassName)
+	return ptr.Deref(claim.Spec.VolumeAttributesClassName, "")
 }
 
 // AttributesClassOfVolume gives the name of a volume's VolumeAttributesClass.
 func AttributesClassOfVolume(v *corev1.PersistentVolume) string {
-	return orEmpty(v.Spec.VolumeAttributesClassName)
+	return ptr.Deref(v.Spec.VolumeAttributesClassName, "")
 }
 
 // ModeOf is the volume mode a claim asks for.
 func ModeOf(claim *corev1.PersistentVolumeClaim) corev1.PersistentVolumeMode {
-	return modeOr(claim.Spec.VolumeMode)
+	return ptr.Deref(claim.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 }
 
 // ModeOfVolume is the mode of a volume.
 func ModeOfVolume(v *corev1.PersistentVolume) corev1.PersistentVolumeMode {
-	return modeOr(v.Spec.VolumeMode)
-}
-
-func modeOr(mode *corev1.PersistentVolumeMode) corev1.PersistentVolumeMode {
-	if mode == nil {
-		return corev1.PersistentVolumeFilesystem
-	}
-	return *mode
-}
-
-func orEmpty(name *string) string {
-	if name == nil {
-		return ""
-	}
-	return *name
+	return ptr.Deref(v.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 }

@@ -12,6 +12,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes;pods;nodes,verbs=get;list;watch
@@ -19,10 +20,6 @@ import (
 // +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesets;pavvolumes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=tarn.dev,resources=persistentvolumesetscalers,verbs=list;watch
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
-
-// annSelectedNode is the annotation of a claim with the node that the scheduler has chosen for
-// its volume.
-const annSelectedNode = "volume.kubernetes.io/selected-node"
 
 // View is all that a decision about one pool depends on. A nil object does not exist.
 type View struct {
@@ -268,5 +265,5 @@ func (v *View) holder(vol *corev1.PersistentVolume) *corev1.PersistentVolumeClai
 
 // domainOf is the value of topologyKey on the node chosen for a claim.
 func (v *View) domainOf(claim *corev1.PersistentVolumeClaim) string {
-	return v.Domains[claim.Annotations[annSelectedNode]]
+	return v.Domains[claim.Annotations[volume.AnnSelectedNode]]
 }

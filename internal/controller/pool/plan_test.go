@@ -280,7 +280,7 @@ func TestSparesAreSpreadEvenly(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	vol := volumeOf(s, "b", fillerOf(0), unmarked)
-	claim := filler(s, 0, "b", func(c *corev1.PersistentVolumeClaim) { c.Annotations[annSelectedNode] = "n4" })
+	claim := filler(s, 0, "b", func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = "n4" })
 	if got := mark(v, vol, &claim).Annotations[tarnv1.AnnotationPoolTopology]; got != "z" {
 		t.Errorf("a volume on n4 is marked with %q, want z", got)
 	}

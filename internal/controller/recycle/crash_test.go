@@ -3,11 +3,11 @@
 package recycle
 
 import (
-	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -15,19 +15,15 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// life releases the volume and waits until a claim can draw it again. It restarts the
-// controller whenever the killer stops it.
-func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPolicy) {
-	w.T.Helper()
-	w.until("binding", phase(corev1.VolumeBound))
-	stop := k.Life(w.Config, w.run)
+// Live releases the volume and waits until a claim can draw it again.
+func (w *world) Live() {
 	w.Must(w.Client.Delete(w.Ctx, w.claim))
 	w.until("recycling", func(vol *corev1.PersistentVolume) string {
 		cert := volume.CertificateOf(vol)
 		switch {
 		case vol.Status.Phase != corev1.VolumeAvailable || vol.Spec.ClaimRef != nil:
 			return "it cannot be had"
-		case vol.Spec.PersistentVolumeReclaimPolicy != policy || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "":
+		case vol.Spec.PersistentVolumeReclaimPolicy != w.policy || vol.Annotations[tarnv1.AnnotationRecyclePolicy] != "":
 			return "its reclaim policy is not its own"
 		case cert == nil || !w.certifies(cert):
 			return "its certificate is wrong"
@@ -36,10 +32,15 @@ func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPol
 		}
 		return ""
 	})
-	name := volume.ScrubClaim(w.vol)
-	left := metav1.ObjectMeta{Namespace: testNamespace, Name: name}
-	if !w.gone(&corev1.Pod{ObjectMeta: left}) || !w.gone(&corev1.PersistentVolumeClaim{ObjectMeta: left}) {
-		w.T.Error("scrub claim or scrub pod is left")
+}
+
+// Check expects nothing left of the work, and that no claim could draw the volume before.
+func (w *world) Check() {
+	left := metav1.ObjectMeta{Namespace: testNamespace, Name: volume.ScrubClaim(w.vol)}
+	for _, o := range []client.Object{&corev1.Pod{ObjectMeta: left}, &corev1.PersistentVolumeClaim{ObjectMeta: left}} {
+		if what := w.Gone(o); what != "" {
+			w.T.Errorf("the %T %s", o, what)
+		}
 	}
 	pods := &corev1.PodList{}
 	w.Must(w.Client.List(w.Ctx, pods, client.MatchingLabels{tarnv1.LabelScrub: string(w.vol.UID)}))
@@ -53,7 +54,6 @@ func (w *world) life(k *testkit.Killer, policy corev1.PersistentVolumeReclaimPol
 		w.T.Errorf("the volume could be had before it was scrubbed, in version %s", version)
 	default:
 	}
-	stop()
 }
 
 // certifies reports whether a certificate shows the expected recycler: the provisioner or the
@@ -69,52 +69,38 @@ func (w *world) certifies(cert *tarnv1.RecycleCertificate) bool {
 }
 
 func TestAVolumeIsRecycledWhereverTheControllerIsKilled(t *testing.T) {
-	for _, c := range []struct {
-		name             string
-		policy           corev1.PersistentVolumeReclaimPolicy
-		failures, wrongs int
-		method           tarnv1.RecycleMethod
-		waits            bool
+	const retain, recycle = corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimRecycle
+	lives := []struct {
+		name   string
+		policy corev1.PersistentVolumeReclaimPolicy
+		method tarnv1.RecycleMethod
+		change func(*world)
 	}{
-		{"retained", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleFiles, false},
-		{"whose-pod-waits", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleFiles, true},
-		{"of-policy-recycle", corev1.PersistentVolumeReclaimRecycle, 0, 0, tarnv1.RecycleFiles, false},
-		{"that-fails-first", corev1.PersistentVolumeReclaimRetain, 1, 0, tarnv1.RecycleFiles, false},
-		{"by-its-provisioner", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleZero, false},
-		{"by-its-provisioner-on-second-thoughts", corev1.PersistentVolumeReclaimRetain, 0, 1, tarnv1.RecycleZero, false},
-		{"made-anew", corev1.PersistentVolumeReclaimRetain, 0, 0, tarnv1.RecycleRecreate, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			server := testkit.OwnAPIServer(t)
-			live := func(name string, k *testkit.Killer) {
-				t.Run(name, func(t *testing.T) {
-					w := newWorld(t, server, c.name+"-"+name, c.policy, c.method)
-					w.failures, w.wrongs, w.waits = c.failures, c.wrongs, c.waits
-					w.life(k, c.policy)
-				})
-			}
-			whole := testkit.NewKiller(0)
-			live("whole", whole)
-			for _, n := range testkit.Deaths(t, whole.Writes()) {
-				live(fmt.Sprint(n), testkit.NewKiller(n))
-			}
-		})
+		{"retained", retain, tarnv1.RecycleFiles, func(*world) {}},
+		{"whose-pod-waits", retain, tarnv1.RecycleFiles, func(w *world) { w.waits = true }},
+		{"of-policy-recycle", recycle, tarnv1.RecycleFiles, func(*world) {}},
+		{"that-fails-first", retain, tarnv1.RecycleFiles, func(w *world) { w.failures = 1 }},
+		{"by-its-provisioner", retain, tarnv1.RecycleZero, func(*world) {}},
+		{"by-its-provisioner-on-second-thoughts", retain, tarnv1.RecycleZero, func(w *world) { w.wrongs = 1 }},
+		{"made-anew", retain, tarnv1.RecycleRecreate, func(*world) {}},
 	}
+	var spans []testkit.Span
+	for _, l := range lives {
+		spans = append(spans, testkit.Span{Name: l.name})
+	}
+	testkit.AtTheirWrites(t, spans, func(t *testing.T, server *rest.Config, span int, name string) (testkit.Life, *rest.Config) {
+		w := newWorld(t, server, name, lives[span].policy, lives[span].method)
+		lives[span].change(w)
+		return w, server
+	})
 }
 
 func TestARunningPodKeepsAVolumeFromBeingScrubbed(t *testing.T) {
 	w := newWorld(t, testkit.OwnAPIServer(t), "kept", corev1.PersistentVolumeReclaimRetain, tarnv1.RecycleFiles)
-	w.until("binding", phase(corev1.VolumeBound))
-	user := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "user"},
-		Spec: corev1.PodSpec{NodeName: "a", Containers: []corev1.Container{{Name: "c", Image: testImage}}, Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "kept"},
-		}}}},
-	}
+	user := testkit.Pod("default", "user", testkit.OnNode("a"), testkit.Using("kept"))
 	w.PodsMayRun("default")
-	w.Must(w.Client.Create(w.Ctx, user))
-	defer w.run(w.Config)()
+	w.Create(user)
+	defer w.Run(w.Config)()
 	w.Must(w.Client.Delete(w.Ctx, w.claim)) // the stand-in does not implement its protection
 	w.until("telling", func(vol *corev1.PersistentVolume) string {
 		if vol.Spec.ClaimRef == nil || vol.Spec.ClaimRef.UID != w.claim.UID {

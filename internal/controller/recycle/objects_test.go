@@ -7,22 +7,21 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
 )
 
 func TestScrubPodsGoToNoNodeThatIsNotWellUnlessTheDataIsThere(t *testing.T) {
 	node := func(name string, keys ...string) *corev1.Node {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		for _, key := range keys {
-			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
-		}
-		return n
+		return testkit.Node(name, func(n *corev1.Node) {
+			for _, key := range keys {
+				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+			}
+		})
 	}
-	c := fake.NewClientBuilder().WithObjects(
+	c := testkit.Store(
 		node("gpu", "example.com/gpu"), node("db", "example.com/db", "example.com/gpu"),
 		node("cordoned", corev1.TaintNodeUnschedulable), node("dead", corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable),
 		node("young", "node.cloudprovider.kubernetes.io/uninitialized"),

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -16,6 +15,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/action"
+	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -28,7 +28,7 @@ const (
 )
 
 var (
-	noon       = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	noon       = testkit.Noon
 	justFailed = fmt.Sprintf(`{"claim":"scrub-uid","attempts":2,"time":%q,"message":"no"}`, noon.Format(time.RFC3339))
 	longFailed = fmt.Sprintf(`{"claim":"scrub-uid","attempts":2,"time":%q,"message":"no"}`, noon.Add(-time.Hour).Format(time.RFC3339))
 )
@@ -41,7 +41,7 @@ func view(changes ...viewWith) *View {
 		ObjectMeta: metav1.ObjectMeta{Name: "vol", UID: "vol-uid", Annotations: map[string]string{tarnv1.AnnotationRecycle: "Files"}},
 		Spec: corev1.PersistentVolumeSpec{
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			Capacity:                      testkit.Storage("1Gi"),
 			ClaimRef:                      &corev1.ObjectReference{Namespace: "default", Name: "data", UID: "old-uid"},
 			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}},
 		},

@@ -11,11 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -28,11 +28,7 @@ func claimNaming(namespace, name string, phase corev1.PersistentVolumeClaimPhase
 
 // runs is a pod p that has run on a node since a time, with a claim of its namespace.
 func runs(namespace, claim string, since metav1.Time) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "p", CreationTimestamp: since}}
-	p.Spec.NodeName = "n"
-	p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
-	p.Status.Phase = corev1.PodRunning
-	return p
+	return testkit.Pod(namespace, "p", testkit.OnNode("n"), testkit.Using(claim), testkit.InPhase(corev1.PodRunning), func(p *corev1.Pod) { p.CreationTimestamp = since })
 }
 
 // recycler is the pod by which Kubernetes recycles volume vol.
@@ -88,10 +84,8 @@ func TestWhatUsesAVolumeThatPointsAtAClaimThatIsGone(t *testing.T) {
 		{"its own scrub claim", []client.Object{claimNaming(testNamespace, scrub, corev1.ClaimPending), runs(testNamespace, scrub, after)}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			store := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithIndex(&corev1.PersistentVolumeClaim{}, kube.ClaimsByVolume, kube.VolumeNamed).
-				WithIndex(&corev1.PersistentVolume{}, indexClaim, claimOf).
-				WithIndex(&corev1.Pod{}, metav1.ObjectNameField, func(o client.Object) []string { return []string{o.GetName()} }).
-				WithObjects(hostPath.DeepCopy()).WithObjects(c.objects...).Build()
+			store := testkit.Store(c.objects...).WithObjects(hostPath.DeepCopy()).WithIndex(&corev1.PersistentVolume{}, indexClaim, claimOf).
+				WithIndex(&corev1.Pod{}, metav1.ObjectNameField, func(o client.Object) []string { return []string{o.GetName()} }).Build()
 			r := &reconciler{client: store, reader: store, claims: kube.Claims{Cached: store, Live: store}, namespace: testNamespace, image: testImage, ownBinder: true}
 			v, err := r.gatherLive(t.Context(), "vol")
 			if err != nil {

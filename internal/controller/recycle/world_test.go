@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -45,18 +44,19 @@ type world struct {
 	// scrubbed are the UIDs of claims whose scrub pods succeeded. After that, nothing more may
 	// be verified.
 	scrubbed map[string]bool
-	// method is how the volume is to be recycled.
+	// policy is the volume's, and method is how it is to be recycled.
+	policy corev1.PersistentVolumeReclaimPolicy
 	method tarnv1.RecycleMethod
 }
 
 func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.PersistentVolumeReclaimPolicy, method tarnv1.RecycleMethod) *world {
 	t.Helper()
-	w := &world{World: testkit.NewWorld(t, config), name: name, unverified: make(chan string, 1), scrubbed: map[string]bool{}, method: method}
+	w := &world{World: testkit.NewWorld(t, config), name: name, unverified: make(chan string, 1), scrubbed: map[string]bool{}, policy: policy, method: method}
 	w.PodsMayRun(testNamespace)
 	w.claim = testkit.Claim("default", name, "", "", func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Spec.StorageClassName = name, ptr.To("")
 	})
-	w.Must(w.Client.Create(w.Ctx, w.claim))
+	w.Create(w.claim)
 	w.vol = testkit.Volume(testkit.Record(w.claim, name, tarnv1.VolumeCreated), func(v *corev1.PersistentVolume) {
 		v.ObjectMeta = metav1.ObjectMeta{Name: name, Annotations: map[string]string{
 			tarnv1.AnnotationRecycle: string(method), volume.AnnBoundByController: volume.AnnYes,
@@ -70,8 +70,9 @@ func newWorld(t *testing.T, config *rest.Config, name string, policy corev1.Pers
 	if method != tarnv1.RecycleFiles {
 		w.provide()
 	}
-	w.Must(w.Client.Create(w.Ctx, w.vol))
+	w.Create(w.vol)
 	w.Play(w.round)
+	w.until("binding", phase(corev1.VolumeBound))
 	return w
 }
 
@@ -83,25 +84,18 @@ func (w *world) provide() {
 		p.UID = ""
 		p.Spec.VolumeRecycling, p.Spec.VolumeDeletion, p.Spec.VolumeCreation = testkit.Section(pod), testkit.Section(pod), testkit.Section(pod)
 	})
-	w.Must(w.Client.Create(w.Ctx, p))
+	w.Create(p)
 	record := testkit.Record(w.claim, w.name, tarnv1.VolumeCreated, func(r *tarnv1.PavVolume) {
 		r.Name, r.UID, r.Spec.Provisioner.UID = w.name, "", p.UID
 		r.Spec.RequestedMinCapacity = 1 << 30
 	})
-	status := record.Status
-	w.Must(w.Client.Create(w.Ctx, record))
-	record.Status = status
 	record.Status.Handle, record.Status.Capacity = "h", 1<<30
-	w.Must(w.Client.Status().Update(w.Ctx, record))
+	w.CreateWithStatus(record)
 	w.vol.Annotations[tarnv1.AnnotationRecord] = string(record.UID)
 }
 
 // step ends a pod of the provisioner: first the node agent reports, then the kubelet.
 func (w *world) step(pod *corev1.Pod) {
-	if pod.DeletionTimestamp != nil {
-		_ = w.Client.Delete(w.Ctx, pod, client.GracePeriodSeconds(0))
-		return
-	}
 	if result := pod.Annotations[tarnv1.AnnotationResult]; result != "" {
 		if phase := phaseOf(result); pod.Status.Phase != phase {
 			pod.Status.Phase = phase
@@ -141,15 +135,15 @@ func (w *world) round() error {
 
 // pod runs a scrub pod.
 func (w *world) pod(pod *corev1.Pod) {
+	if w.Stop(pod) {
+		return
+	}
 	if pod.Labels[tarnv1.LabelRecord] != "" {
 		w.step(pod)
 		return
 	}
 	state := &corev1.ContainerStateTerminated{Message: `{"method": "Files", "bytes": 0, "files": 3, "sampleSHA256": "00", "seconds": 0.1}`, FinishedAt: metav1.Now()}
 	switch {
-	case pod.DeletionTimestamp != nil:
-		_ = w.Client.Delete(w.Ctx, pod, client.GracePeriodSeconds(0))
-		return
 	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
 		return
 	case w.waits && !w.remembered(pod):
@@ -189,15 +183,11 @@ func (w *world) remembered(pod *corev1.Pod) bool {
 
 // bind binds a claim to the volume that points at it, or removes its finalizers.
 func (w *world) bind(claim *corev1.PersistentVolumeClaim, vol *corev1.PersistentVolume, used bool) {
-	ref := vol.Spec.ClaimRef
-	switch {
-	case claim.DeletionTimestamp != nil && (!used || claim.Namespace != testNamespace):
-		base := claim.DeepCopy()
-		claim.Finalizers = nil
-		_ = w.Client.Patch(w.Ctx, claim, client.MergeFrom(base))
-	case claim.DeletionTimestamp == nil && claim.Status.Phase != corev1.ClaimBound && ref != nil && ref.UID == claim.UID:
-		claim.Status.Phase = corev1.ClaimBound
-		_ = w.Client.Status().Update(w.Ctx, claim)
+	if !used || claim.Namespace != testNamespace {
+		w.Release(claim, "")
+	}
+	if ref := vol.Spec.ClaimRef; ref != nil && ref.UID == claim.UID {
+		w.Bind(claim, vol.Name)
 	}
 }
 
@@ -206,16 +196,7 @@ func (w *world) volume(vol *corev1.PersistentVolume, claims []corev1.PersistentV
 	if vol.Name == "" {
 		return
 	}
-	ref, want := vol.Spec.ClaimRef, corev1.VolumeAvailable
-	if ref != nil {
-		want = corev1.VolumeReleased
-		for i := range claims {
-			if claims[i].UID == ref.UID {
-				want = corev1.VolumeBound
-			}
-		}
-	}
-	if ref == nil {
+	if vol.Spec.ClaimRef == nil {
 		if cert := volume.CertificateOf(vol); cert == nil || !w.scrubbed[cert.Claim] {
 			select {
 			case w.unverified <- vol.ResourceVersion:
@@ -223,16 +204,12 @@ func (w *world) volume(vol *corev1.PersistentVolume, claims []corev1.PersistentV
 			}
 		}
 	}
-	if vol.Status.Phase == want || vol.Status.Phase == corev1.VolumeFailed && want == corev1.VolumeReleased {
-		return
-	}
-	vol.Status.Phase, vol.Status.Message = want, ""
-	_ = w.Client.Status().Update(w.Ctx, vol)
+	w.SetVolumePhase(vol, claims)
 }
 
-// run starts the controller with the account it has in a cluster, and returns a function that
+// Run starts the controller with the account it has in a cluster, and returns a function that
 // stops it.
-func (w *world) run(restConfig *rest.Config) (stop func()) {
+func (w *world) Run(restConfig *rest.Config) (stop func()) {
 	w.T.Helper()
 	return testkit.Run(w.Ctx, w.T, restConfig, func(mgr ctrl.Manager) error {
 		pods, err := kube.AllPods(mgr)
@@ -266,8 +243,4 @@ func phase(want corev1.PersistentVolumePhase) func(*corev1.PersistentVolume) str
 		}
 		return ""
 	}
-}
-
-func (w *world) gone(o client.Object) bool {
-	return apierrors.IsNotFound(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(o), o))
 }

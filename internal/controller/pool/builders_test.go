@@ -70,9 +70,7 @@ func of(size string) testkit.With[*corev1.PersistentVolume] {
 	return func(vol *corev1.PersistentVolume) { vol.Spec.Capacity = testkit.Storage(size) }
 }
 
-func ofOldTemplate(vol *corev1.PersistentVolume) {
-	vol.Annotations[tarnv1.AnnotationPoolTemplate] = "old"
-}
+var ofOldTemplate = annotated(tarnv1.AnnotationPoolTemplate, "old")
 
 func protected(vol *corev1.PersistentVolume) { vol.Labels[tarnv1.LabelDeletionProtection] = "true" }
 
@@ -80,9 +78,18 @@ func retained(vol *corev1.PersistentVolume) {
 	vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 }
 
+// annotated gives a volume an annotation; "" removes it.
+func annotated(key, value string) testkit.With[*corev1.PersistentVolume] {
+	return func(vol *corev1.PersistentVolume) {
+		if vol.Annotations[key] = value; value == "" {
+			delete(vol.Annotations, key)
+		}
+	}
+}
+
 // ofSet makes a volume belong to another set.
 func ofSet(uid string) testkit.With[*corev1.PersistentVolume] {
-	return func(vol *corev1.PersistentVolume) { vol.Annotations[tarnv1.AnnotationPoolUID] = uid }
+	return annotated(tarnv1.AnnotationPoolUID, uid)
 }
 
 // made sets the creation time of a volume.

@@ -59,10 +59,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), reader: mgr.GetAPIReader(),
 		runner: action.Runner{Client: mgr.GetClient(), Events: mgr.GetEventRecorder(kube.ControllerName)},
-		clock:  o.Clock, namespace: o.Namespace, pauseImage: cmp.Or(o.PauseImage, DefaultPauseImage),
-	}
-	if r.clock == nil {
-		r.clock = clock.RealClock{}
+		clock:  cmp.Or[clock.PassiveClock](o.Clock, clock.RealClock{}), namespace: o.Namespace, pauseImage: cmp.Or(o.PauseImage, DefaultPauseImage),
 	}
 	if err := kube.IndexClaims(context.Background(), mgr); err != nil {
 		return err
@@ -107,7 +104,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if run.Refused != nil {
 		v.Refused = run.Refused.Error()
 	}
-	if !p.Ended {
+	if err != nil || !p.Ended {
 		err = errors.Join(err, run.Try(ctx, report(v, now)...))
 	}
 	return kube.Outcome(err, p.Again, now)

@@ -65,9 +65,10 @@ func TestTheStorageThatNoProvisionerDestroysIsNamed(t *testing.T) {
 }
 
 func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
+	const deletes, retains = corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain
 	s := set(0, 0)
 	// passed frees a volume, makes it Available after a while, and settles it.
-	passed := func(after time.Duration, changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+	passed := func(after time.Duration, changes ...testkit.With[*corev1.PersistentVolume]) *corev1.PersistentVolume {
 		vol := free(volumeOf(s, "a", fillerOf(0)), testTime)
 		vol.Annotations[tarnv1.AnnotationPoolPolicy] = "Retain"
 		in(corev1.VolumeAvailable)(vol)
@@ -78,8 +79,8 @@ func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
 		return settle(vol)
 	}
 	// recycledAt is a volume that was drawn once, and was recycled and freed at a time.
-	recycledAt := func(at time.Time, changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
-		vol := volumeOf(s, "a", retained, func(vol *corev1.PersistentVolume) { delete(vol.Annotations, tarnv1.AnnotationPoolUnused) })
+	recycledAt := func(at time.Time, changes ...testkit.With[*corev1.PersistentVolume]) *corev1.PersistentVolume {
+		vol := volumeOf(s, "a", retained, annotated(tarnv1.AnnotationPoolUnused, ""))
 		certify(vol, "scrub-claim", at)
 		for _, change := range changes {
 			change(vol)
@@ -91,54 +92,32 @@ func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
 		vol  *corev1.PersistentVolume
 		want corev1.PersistentVolumeReclaimPolicy
 	}{
-		{"one that nobody has drawn", volumeOf(s, "a", retained), corev1.PersistentVolumeReclaimDelete},
+		{"one that nobody has drawn", volumeOf(s, "a", retained), deletes},
 		{"one that was Available, then not, then again", volumeOf(s, "a", retained, func(vol *corev1.PersistentVolume) {
 			vol.Status.LastPhaseTransitionTime.Time = testTime.Add(time.Minute)
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one that was drawn and cleared in the second in which it was made", volumeOf(s, "a", retained, func(vol *corev1.PersistentVolume) {
-			vol.Annotations[volume.AnnBoundByController] = "yes"
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one made by hand", volumeOf(s, "a", byHand, retained), corev1.PersistentVolumeReclaimRetain},
-		{"one that was Available as soon as it was freed", passed(time.Second), corev1.PersistentVolumeReclaimDelete},
-		{"one that became Available long after it was freed", passed(time.Hour), corev1.PersistentVolumeReclaimRetain},
-		{"one that a binder has bound since it was freed", passed(time.Second, func(vol *corev1.PersistentVolume) {
-			vol.Annotations[volume.AnnBoundByController] = "yes"
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one of which nobody has noted when it was freed", passed(time.Second, func(vol *corev1.PersistentVolume) {
-			delete(vol.Annotations, tarnv1.AnnotationPoolUnused)
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one that was recycled, and nobody has drawn since", recycledAt(testTime), corev1.PersistentVolumeReclaimDelete},
+		}), retains},
+		{"one that was drawn and cleared in the second in which it was made", volumeOf(s, "a", retained, annotated(volume.AnnBoundByController, "yes")), retains},
+		{"one made by hand", volumeOf(s, "a", byHand, retained), retains},
+		{"one that was Available as soon as it was freed", passed(time.Second), deletes},
+		{"one that became Available long after it was freed", passed(time.Hour), retains},
+		{"one that a binder has bound since it was freed", passed(time.Second, annotated(volume.AnnBoundByController, "yes")), retains},
+		{"one of which nobody has noted when it was freed", passed(time.Second, annotated(tarnv1.AnnotationPoolUnused, "")), retains},
+		{"one that was recycled, and nobody has drawn since", recycledAt(testTime), deletes},
 		{"the same, of policy Recycle", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
 			vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRecycle
-		}), corev1.PersistentVolumeReclaimDelete},
-		{"one that became Available long after it was recycled", recycledAt(testTime.Add(-time.Hour)), corev1.PersistentVolumeReclaimRetain},
-		{"one that was Available long before it was recycled", recycledAt(testTime.Add(time.Hour)), corev1.PersistentVolumeReclaimRetain},
-		{"one that a binder has bound since it was recycled", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
-			vol.Annotations[volume.AnnBoundByController] = "yes"
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one whose certificate does not say when it was nobody's", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
-			vol.Annotations[tarnv1.AnnotationRecycled] = `{"method":"Files","claim":"c","time":"` + testTime.Format(time.RFC3339) + `"}`
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one whose certificate was made by hand", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
-			vol.Annotations[tarnv1.AnnotationRecycled] = `{"freed":"` + testTime.Format(time.RFC3339) + `"}`
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one whose certificate cannot be read", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
-			vol.Annotations[tarnv1.AnnotationRecycled] = "{"
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one whose certificate was taken off", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
-			delete(vol.Annotations, tarnv1.AnnotationRecycled)
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one that could not be recycled the last time", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
-			vol.Annotations[tarnv1.AnnotationRecycleFailure] = `{"claim":"d"}`
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one that does not tell since when it is Available", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
-			vol.Status.LastPhaseTransitionTime = nil
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one made by hand that was recycled", recycledAt(testTime, func(vol *corev1.PersistentVolume) {
-			delete(vol.Annotations, tarnv1.AnnotationPoolUID)
-		}), corev1.PersistentVolumeReclaimRetain},
-		{"one of a set that is no more", volumeOf(s, "a", retained, ofSet("gone")), corev1.PersistentVolumeReclaimRetain},
-		{"one that is to be deleted anyway", volumeOf(s, "a"), corev1.PersistentVolumeReclaimDelete},
+		}), deletes},
+		{"one that became Available long after it was recycled", recycledAt(testTime.Add(-time.Hour)), retains},
+		{"one that was Available long before it was recycled", recycledAt(testTime.Add(time.Hour)), retains},
+		{"one that a binder has bound since it was recycled", recycledAt(testTime, annotated(volume.AnnBoundByController, "yes")), retains},
+		{"one whose certificate does not say when it was nobody's", recycledAt(testTime, annotated(tarnv1.AnnotationRecycled, `{"method":"Files","claim":"c","time":"`+testTime.Format(time.RFC3339)+`"}`)), retains},
+		{"one whose certificate was made by hand", recycledAt(testTime, annotated(tarnv1.AnnotationRecycled, `{"freed":"`+testTime.Format(time.RFC3339)+`"}`)), retains},
+		{"one whose certificate cannot be read", recycledAt(testTime, annotated(tarnv1.AnnotationRecycled, "{")), retains},
+		{"one whose certificate was taken off", recycledAt(testTime, annotated(tarnv1.AnnotationRecycled, "")), retains},
+		{"one that could not be recycled the last time", recycledAt(testTime, annotated(tarnv1.AnnotationRecycleFailure, `{"claim":"d"}`)), retains},
+		{"one that does not tell since when it is Available", recycledAt(testTime, func(vol *corev1.PersistentVolume) { vol.Status.LastPhaseTransitionTime = nil }), retains},
+		{"one made by hand that was recycled", recycledAt(testTime, annotated(tarnv1.AnnotationPoolUID, "")), retains},
+		{"one of a set that is no more", volumeOf(s, "a", retained, ofSet("gone")), retains},
+		{"one that is to be deleted anyway", volumeOf(s, "a"), deletes},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "csi.example.com", VolumeHandle: "h-1"}
@@ -149,7 +128,7 @@ func TestTheStorageOfASpareGoesWithItUnlessThereMayBeData(t *testing.T) {
 			}
 			// The plan names what stays before it deletes the object, so that a successor after
 			// a kill does too.
-			if goes := did(plan(view(s, to), testTime)); c.want == corev1.PersistentVolumeReclaimRetain {
+			if goes := did(plan(view(s, to), testTime)); c.want == retains {
 				if tellsOf(plan(view(s, to), testTime), `driver csi.example.com, handle "h-1"`) != 0 || goes != "remove a" {
 					t.Errorf("the storage is not named before its volume goes: it does %s", goes)
 				}

@@ -28,7 +28,8 @@ type Plan struct {
 	// Grave means that the plan must rest on the API server's state. With a stale cache it could
 	// order one volume too many, or destroy a volume that has changed since.
 	Grave bool
-	// Ended means that no status is left to report: the set is let go, or does not exist.
+	// Ended means that no status is left to report once the actions are done: the set is let go,
+	// or does not exist.
 	Ended bool
 	// Again is when to reconcile if no event arrives; zero means never.
 	Again time.Time

@@ -32,6 +32,7 @@ func house(checkout string) []rule {
 		{"a skipped test says why", silentSkips},
 		{"no path of a build machine", machinePaths(checkout)},
 		{"a test that a document names exists", namedTests},
+		{"a numbered case of the binder is in its list", numberedCases},
 		{"a metric is told of", untoldMetrics},
 		{"prose is plain", plainProse},
 		{"messages are plain", plainMessages},

@@ -20,6 +20,10 @@ var someHome = "/ho" + "me/ada/src"
 var offences = []offence{
 	{rule: "a test that a document names exists", what: "it was renamed",
 		file: "docs/design/a.md", text: "| 1 | gap | answer | TestItWasSo |\n", want: "docs/design/a.md:1: there is no test TestItWasSo"},
+	{rule: "a numbered case of the binder is in its list", what: "nothing describes it",
+		file: "internal/controller/bind/a_test.go", text: "package bind\nimport \"testing\"\nfunc TestCase8ItIsSo(t *testing.T) {}\n", want: "internal/controller/bind/a_test.go:3: case 8 is not in"},
+	{rule: "a numbered case of the binder is in its list", what: "nothing shows it",
+		file: "internal/controller/bind/CASES.md", text: "| 1 | It is so. | bind |\n", want: "internal/controller/bind/CASES.md: no test shows case 1"},
 	{rule: "prose is plain", what: "a sentence without an end",
 		file: "docs/a.md", text: "# A\n\n" + strings.Repeat("word\n", 46), want: "docs/a.md:3: a sentence of 46 words"},
 	{rule: "prose is plain", what: "one long sentence of a few",

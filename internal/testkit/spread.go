@@ -28,6 +28,14 @@ func AtEveryWrite(t *testing.T, writes int, live func(t *testing.T, server *rest
 	}
 }
 
+// Many is a number of objects that a test makes; with -short it is a fifth of it.
+func Many(n int) int {
+	if testing.Short() {
+		return n / 5
+	}
+	return n
+}
+
 // sparse is the share of writes tested with -short: one in so many.
 const sparse = 4
 

@@ -305,7 +305,7 @@ func TestNothingIsLostWhereverTheControllersAreKilled(t *testing.T) {
 // The controllers' clock stands still, so the result does not depend on the test's duration.
 // TestAThousandDeletionsShareAFewLists checks the number of pauses between lists.
 func TestManyDeletionsShareTheirLists(t *testing.T) {
-	const claims, pods = 1000, 50
+	claims, pods := testkit.Many(1000), 50
 	now := testclock.NewFakePassiveClock(time.Unix(0, 0))
 	w := newWorld(t, testkit.APIServer(t), "many")
 	w.clock = now

@@ -45,6 +45,10 @@ test: build test-deps ## run the tests as CI does, and sum up what ran: of those
 test-all: ## run every test there is, and sum up what ran: more than an hour
 	@WIDE=1 $(MAKE) test
 
+.PHONY: baseline
+baseline: ## make what the last `make test` cost the measure of the next ones
+	@$(TESTSUM) baseline $(SUITES)
+
 .PHONY: unit
 unit: deps test-deps run-unit ## test the packages by themselves
 
@@ -129,7 +133,7 @@ bin/csi-provisioner: hack/csi/go.mod
 
 .PHONY: run-unit run-integration run-cluster run-e2e
 run-unit:
-	@$(TESTSUM) run unit -- hack/unit.sh
+	@hack/unit.sh compile && $(TESTSUM) run unit -- hack/unit.sh
 
 run-integration:
 	@hack/integration.sh
@@ -137,6 +141,7 @@ run-integration:
 # As the binaries were built, and without the packages that are nothing but Kubernetes: else all of it is compiled a second time.
 # A result that Go has kept tells nothing (-count=1): it does not know of the binaries, which are what is tested.
 run-cluster:
+	@env -C cluster CGO_ENABLED=0 go list -test -deps -export ./internal/... ./integration/... >/dev/null
 	@$(TESTSUM) run cluster -- env -C cluster CGO_ENABLED=0 TARN_CLUSTER_BIN=$(CURDIR)/bin go test -json -count=1 ./internal/... ./integration/...
 
 run-e2e:

@@ -2,7 +2,8 @@
 // results. At the end it sums the records up. It knows `go test -json` but not what is tested.
 //
 //	testsum run NAME -- go test -json ./...    runs a suite, status 1 if it failed
-//	testsum report NAME [NAME]...              sums up the suites named
+//	testsum report NAME [NAME]...              sums up the suites named, and holds them against the baseline
+//	testsum baseline NAME [NAME]...            makes the suites' records the baseline
 //
 // After each further -- comes another command. Its tests run beside those of the first and count
 // with them.
@@ -23,7 +24,10 @@ import (
 // recordDir is the directory of the records between run and report, below make's working directory.
 const recordDir = ".tarn/tests"
 
-const usage = "use `testsum run NAME -- COMMAND [ARGUMENT]... [-- COMMAND [ARGUMENT]...]...` or `testsum report NAME [NAME]...`"
+// baselineFile is the checked-in baseline, below make's working directory.
+const baselineFile = "hack/testsum/baseline"
+
+const usage = "use `testsum run NAME -- COMMAND [ARGUMENT]... [-- COMMAND [ARGUMENT]...]...`, `testsum report NAME [NAME]...` or `testsum baseline NAME [NAME]...`"
 
 func main() {
 	if err := run(os.Args[1:], os.Stdout); err != nil {
@@ -40,6 +44,9 @@ func run(args []string, out io.Writer) error {
 	}
 	if len(args) >= 2 && args[0] == "report" {
 		return reportSuites(args[1:], out)
+	}
+	if len(args) >= 2 && args[0] == "baseline" {
+		return writeBaseline(args[1:])
 	}
 	return errors.New(usage)
 }
@@ -71,6 +78,11 @@ func runSuite(name string, commands [][]string, out io.Writer) error {
 	}
 	all, shared := newSuite(name), &lockedWriter{to: out}
 	parts, errs := make([]*suite, len(commands)), make([]error, len(commands))
+	spent, err := openAccount()
+	if err != nil {
+		fmt.Fprintf(out, "processor time of %s is not counted: %v\n", name, err)
+	}
+	load := startLoad()
 	var running sync.WaitGroup
 	for i, command := range commands {
 		parts[i] = newSuite(name)
@@ -81,6 +93,12 @@ func runSuite(name string, commands [][]string, out io.Writer) error {
 		all.add(part)
 	}
 	all.Seconds = time.Since(all.began).Seconds()
+	all.Load = load()
+	if spent != nil {
+		if all.Processor, err = spent.close(); err != nil {
+			return err
+		}
+	}
 	if err := all.save(record); err != nil {
 		return err
 	}
@@ -137,11 +155,16 @@ func reportSuites(names []string, out io.Writer) error {
 		}
 		suites = append(suites, s)
 	}
+	known, err := readBaseline()
+	if err != nil {
+		return err
+	}
+	costs := known.compare(suites, out) // before the closing line
 	if failed := report(suites, out); failed > 0 {
 		return fmt.Errorf("%d failed", failed)
 	}
 	if slices.ContainsFunc(suites, func(s suite) bool { return s.Passed == 0 }) {
 		return errors.New("a suite ran no test")
 	}
-	return nil
+	return costs
 }

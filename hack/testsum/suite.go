@@ -31,8 +31,12 @@ type suite struct {
 	Skipped  int
 	Packages int
 	Seconds  float64
-	Failures []string
-	Skips    []string
+	// Processor is the processor time in seconds, of the tests and of what they started. Load is that
+	// of the calibration load meanwhile. Cached is the number of packages whose result Go had kept.
+	Processor, Load float64
+	Cached          int
+	Failures        []string
+	Skips           []string
 
 	began   time.Time
 	outputs map[string][]string
@@ -72,6 +76,9 @@ func (s *suite) take(e event, out io.Writer) {
 	key := e.Package + "\x00" + e.Test
 	switch e.Action {
 	case "output":
+		if e.Test == "" && strings.HasPrefix(e.Output, "ok ") && strings.HasSuffix(e.Output, "\t(cached)\n") {
+			s.Cached++
+		}
 		s.outputs[key] = append(s.outputs[key], e.Output)
 	case "build-output":
 		fmt.Fprint(out, e.Output)
@@ -170,7 +177,7 @@ func (s *suite) finish(commandErr error) {
 // add adds the counts of another suite. Both may contain the same packages.
 func (s *suite) add(other *suite) {
 	s.Passed, s.Failed, s.Skipped = s.Passed+other.Passed, s.Failed+other.Failed, s.Skipped+other.Skipped
-	s.Packages = max(s.Packages, other.Packages)
+	s.Packages, s.Cached = max(s.Packages, other.Packages), s.Cached+other.Cached
 	s.Failures, s.Skips = append(s.Failures, other.Failures...), append(s.Skips, other.Skips...)
 }
 
@@ -194,10 +201,9 @@ func load(name string) (suite, error) {
 // report prints the suites and the closing line. It returns the number of failed tests.
 func report(suites []suite, out io.Writer) int {
 	var passed, failed, skipped int
-	fmt.Fprintf(out, "\n%-14s %8s %7s %7s %8s %9s\n", "SUITE", "PASSED", "FAILED", "SKIPPED", "PACKAGES", "TIME")
+	fmt.Fprintf(out, "\n%-14s %8s %7s %7s %8s %9s %10s\n", "SUITE", "PASSED", "FAILED", "SKIPPED", "PACKAGES", "TIME", "PROCESSOR")
 	for _, s := range suites {
-		took := time.Duration(s.Seconds * float64(time.Second)).Round(time.Second)
-		fmt.Fprintf(out, "%-14s %8d %7d %7d %8d %9s\n", s.Name, s.Passed, s.Failed, s.Skipped, s.Packages, took)
+		fmt.Fprintf(out, "%-14s %8d %7d %7d %8d %9s %10s\n", s.Name, s.Passed, s.Failed, s.Skipped, s.Packages, whole(s.Seconds), whole(s.Processor))
 		passed, failed, skipped = passed+s.Passed, failed+s.Failed, skipped+s.Skipped
 	}
 	fmt.Fprintln(out)
@@ -211,6 +217,10 @@ func report(suites []suite, out io.Writer) int {
 	}
 	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", passed, failed, skipped)
 	return failed
+}
+
+func whole(seconds float64) time.Duration {
+	return time.Duration(seconds * float64(time.Second)).Round(time.Second)
 }
 
 // short omits the module from a package's path.

@@ -86,13 +86,9 @@ func (j *judgement) wrong(o explain.Object, since time.Time, command, format str
 // lasting says whether something has been in progress for too long.
 func (j *judgement) lasting(since time.Time) bool { return j.view.Now.Sub(since) > patience }
 
-// explaining returns the command that says why an object waits.
-func explaining(kind string, o explain.Object) string {
-	name := o.Name
-	if o.Namespace != "" {
-		name = o.Namespace + "/" + o.Name
-	}
-	return "tarn explain " + kind + " " + name
+// waits adds a problem that explain tells more about.
+func (j *judgement) waits(o explain.Object, since time.Time, format string, args ...any) {
+	j.wrong(o, since, "tarn explain "+o.String(), format, args...)
 }
 
 func (j *judgement) controller() {
@@ -222,12 +218,12 @@ func (j *judgement) pools() {
 		o := explain.Object{Kind: explain.Set, Name: p.Name}
 		switch {
 		case p.DeletionTimestamp != nil && j.lasting(p.DeletionTimestamp.Time):
-			j.wrong(o, p.DeletionTimestamp.Time, explaining("pvset", o), "it is being deleted")
+			j.waits(o, p.DeletionTimestamp.Time, "it is being deleted")
 		case p.DeletionTimestamp != nil, ready:
 		case c != nil && j.lasting(c.LastTransitionTime.Time):
-			j.wrong(o, c.LastTransitionTime.Time, explaining("pvset", o), "it is not ready: %s", c.Message)
+			j.waits(o, c.LastTransitionTime.Time, "it is not ready: %s", c.Message)
 		case c == nil && j.lasting(p.CreationTimestamp.Time):
-			j.wrong(o, p.CreationTimestamp.Time, explaining("pvset", o), "no controller has reconciled it")
+			j.waits(o, p.CreationTimestamp.Time, "no controller has reconciled it")
 		}
 	}
 }
@@ -255,16 +251,14 @@ func (j *judgement) records() {
 		phases.add(cmp.Or(string(r.Status.Phase), string(tarnv1.VolumePending)), 0)
 		// Users know the volume by its claim, as long as that exists.
 		o := explain.Object{Kind: explain.Claim, Namespace: r.Spec.Claim.Namespace, Name: r.Spec.Claim.Name}
-		command := explaining("claim", o)
 		if !claims[o] {
 			o = explain.Object{Kind: explain.Volume, Name: r.Name}
-			command = explaining("volume", o)
 		}
 		switch e := failure(r); {
 		case e != nil:
-			j.wrong(o, e.Time.Time, command, "%s by PavProvisioner %s has failed: %s", e.Step, r.Spec.Provisioner.Name, e.Message)
+			j.waits(o, e.Time.Time, "%s by PavProvisioner %s has failed: %s", e.Step, r.Spec.Provisioner.Name, e.Message)
 		case r.Status.Phase == tarnv1.VolumeDisputed:
-			j.wrong(o, time.Time{}, command, "PavProvisioner %s gave it the handle of another volume; an administrator has to decide", r.Spec.Provisioner.Name)
+			j.waits(o, time.Time{}, "PavProvisioner %s gave it the handle of another volume; an administrator has to decide", r.Spec.Provisioner.Name)
 		default:
 			continue
 		}
@@ -334,7 +328,7 @@ func (j *judgement) unstaged() {
 	for _, name := range names {
 		e := newest[name]
 		o := explain.Object{Kind: explain.Claim, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name}
-		j.wrong(o, explain.LastSeen(e), explaining("claim", o), "its volume could not be staged: %s", e.Message)
+		j.waits(o, explain.LastSeen(e), "its volume could not be staged: %s", e.Message)
 	}
 }
 
@@ -348,14 +342,14 @@ func (j *judgement) claims() {
 		case c.DeletionTimestamp != nil:
 			state = "Terminating"
 			if j.lasting(c.DeletionTimestamp.Time) {
-				j.wrong(o, c.DeletionTimestamp.Time, explaining("claim", o), "it is being deleted, and something keeps it")
+				j.waits(o, c.DeletionTimestamp.Time, "it is being deleted, and something keeps it")
 			}
 		case c.Status.Phase == corev1.ClaimLost:
-			j.wrong(o, time.Time{}, explaining("claim", o), "its volume %s is lost", c.Spec.VolumeName)
+			j.waits(o, time.Time{}, "its volume %s is lost", c.Spec.VolumeName)
 		case j.view.awaitsPod(*c):
 			j.placedByHand(c)
 		case state == string(corev1.ClaimPending) && j.lasting(c.CreationTimestamp.Time) && !j.told["pvc-"+string(c.UID)]:
-			j.wrong(o, c.CreationTimestamp.Time, explaining("claim", o), "it has no volume")
+			j.waits(o, c.CreationTimestamp.Time, "it has no volume")
 		}
 		phases.add(state, 0)
 	}
@@ -397,7 +391,7 @@ func (j *judgement) placedByHand(c *corev1.PersistentVolumeClaim) {
 	}
 	o := explain.Object{Kind: explain.Pod, Namespace: placed.Namespace, Name: placed.Name}
 	if !slices.ContainsFunc(j.Problems, func(p Problem) bool { return p.Object == o }) { // reported for another claim
-		j.wrong(o, placed.CreationTimestamp.Time, explaining("pod", o),
+		j.waits(o, placed.CreationTimestamp.Time,
 			"it can never start: it sets spec.nodeName, so no scheduler selects a node for claim %s; create it again with a nodeSelector", c.Name)
 	}
 }
@@ -420,12 +414,12 @@ func (j *judgement) apps() {
 		j.Apps = append(j.Apps, row)
 		switch {
 		case a.DeletionTimestamp != nil && j.lasting(a.DeletionTimestamp.Time):
-			j.wrong(o, a.DeletionTimestamp.Time, explaining("app", o), "it is being deleted, and something keeps it")
+			j.waits(o, a.DeletionTimestamp.Time, "it is being deleted, and something keeps it")
 		case a.DeletionTimestamp != nil, row.Ready, row.Reason == tarnv1.ReasonNothingDeployed:
 		case c != nil && (slices.Contains(urgent, c.Reason) || j.lasting(c.LastTransitionTime.Time)):
-			j.wrong(o, c.LastTransitionTime.Time, explaining("app", o), "it is not ready, %s: %s", c.Reason, appplan.Brief(c.Message))
+			j.waits(o, c.LastTransitionTime.Time, "it is not ready, %s: %s", c.Reason, appplan.Brief(c.Message))
 		case c == nil && j.lasting(a.CreationTimestamp.Time):
-			j.wrong(o, a.CreationTimestamp.Time, explaining("app", o), "no controller has reconciled it")
+			j.waits(o, a.CreationTimestamp.Time, "no controller has reconciled it")
 		}
 	}
 }

@@ -97,20 +97,20 @@ func (j *judgement) volume(vol *corev1.PersistentVolume, state string) {
 	}
 	switch state {
 	case string(corev1.VolumeFailed):
-		j.wrong(o, since, explaining("volume", o), "it has failed: %s", cmp.Or(vol.Status.Message, "its Events say why"))
+		j.waits(o, since, "it has failed: %s", cmp.Or(vol.Status.Message, "its Events say why"))
 	case string(corev1.VolumeReleased):
 		if j.lasting(since) {
-			j.wrong(o, since, explaining("volume", o), "its claim is gone, and it has not been reclaimed by policy %s", vol.Spec.PersistentVolumeReclaimPolicy)
+			j.waits(o, since, "its claim is gone, and it has not been reclaimed by policy %s", vol.Spec.PersistentVolumeReclaimPolicy)
 		}
 	case stateTerminating:
 		if at := vol.DeletionTimestamp.Time; j.lasting(at) {
-			j.wrong(o, at, explaining("volume", o), "it is being deleted, and something keeps it")
+			j.waits(o, at, "it is being deleted, and something keeps it")
 		}
 	case stateTrash:
 		if until, known, err := volume.TrashedUntil(vol); err != nil {
 			j.wrong(o, time.Time{}, "kubectl describe pv "+vol.Name, "it is in the trash without an end: %v", err)
 		} else if known && !volume.DeletionProtected(vol) && j.lasting(until) {
-			j.wrong(o, until, explaining("volume", o), "its retention has ended, but it has not been deleted")
+			j.waits(o, until, "its retention has ended, but it has not been deleted")
 		}
 	}
 }

@@ -76,26 +76,23 @@ func (s *story) usedBy(c *claimView, using []user, protected bool) {
 			}
 			continue
 		}
-		t := look(u.Pod)
+		t, command := look(u.Pod), stop(*u, c.Object.Name)
 		link := s.add(Link{Object: Object{Pod, u.Pod.Namespace, u.Pod.Name}, State: t.State, Since: moment(t.Since), Node: u.Pod.Spec.NodeName, Reason: t.Reason,
 			Message: usesIt, Next: "when the pod is gone"})
 		if hasEnded(u.Pod) {
 			link.Message, link.Next = endedUse, "when the pod is deleted, or with Tarn's protection when its volume is unmounted"
+		} else if !s.view.endsClaims() { // nothing is wrong with the pod
+			link.Next += "; until then the pod is not affected"
 		}
 		if !protected {
 			link.Message = "it uses the claim; only the remaining finalizers keep the claim"
 		}
-		command := stop(*u, c.Object.Name)
 		if u.Workload.Kind != "" {
 			link.Message += fmt.Sprintf("; %s %s would create it again", u.Workload.Kind, u.Workload.Name)
 		}
-		switch {
-		case hasEnded(u.Pod) && !s.view.endsClaims():
+		if !s.view.endsClaims() {
 			link.Message += "; to release the claim: " + command
-		case !s.view.endsClaims(): // nothing is wrong with the pod
-			link.Next = "when the pod is gone; until then the pod is not affected"
-			link.Message += "; to release the claim: " + command
-		case !commands[command]:
+		} else if !commands[command] {
 			link.Command, commands[command] = command, true
 		}
 	}
@@ -231,23 +228,18 @@ func (s *story) finalizer(o Object, resource string, at int, name string, since 
 // may have begun a volume. The controller removes its finalizer when nothing is left of that
 // volume.
 func (s *story) undoingPromise(claim *corev1.PersistentVolumeClaim, events []corev1.Event) {
-	const what = "what may have been made for it"
 	link, since := s.links[len(s.links)-1], claim.DeletionTimestamp.Time
-	if claim.Spec.VolumeName != "" { // the volume was created and bound
+	last := newest(events, "ProvisioningCleanupFailed", "VolumeDelete", "ProvisioningSucceeded")
+	switch {
+	case claim.Spec.VolumeName != "": // the volume was created and bound
 		s.controllerSilent("it has its volume, and Tarn has to remove finalizer "+tarnv1.FinalizerInProcess, since)
-		return
-	}
-	failed := newest(events, "ProvisioningCleanupFailed", "VolumeDelete")
-	if made := newest(events, "ProvisioningSucceeded"); failed != nil && made != nil && LastSeen(made).After(LastSeen(failed)) {
-		failed = nil
-	}
-	if failed == nil {
+	case last == nil || last.Reason == "ProvisioningSucceeded":
 		link.Next = "when Tarn has removed what was made, which takes longer for much data"
-		s.atWork(what, "is being undone", "has to be undone", since)
-		return
+		s.atWork("what may have been made for it", "is being undone", "has to be undone", since)
+	default:
+		link.Since, link.Reason, link.Message = moment(LastSeen(last)), last.Reason, last.Message
+		link.Next = "when that is fixed; Tarn retries"
+		s.blame("what may have been made for it cannot be undone: %s", last.Message)
+		s.controllerSilent("", since)
 	}
-	link.Since, link.Reason, link.Message = moment(LastSeen(failed)), failed.Reason, failed.Message
-	link.Next = "when that is fixed; Tarn retries"
-	s.blame("%s cannot be undone: %s", what, failed.Message)
-	s.controllerSilent("", since)
 }

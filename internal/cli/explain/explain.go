@@ -2,6 +2,23 @@
 // state. It reads the cluster with the caller's rights. Then it finds the chain of causes, from the
 // object asked for to the one that everything waits for.
 //
+// Explain follows references. A controller of Tarn says on its own object what it waits for. The
+// object waited for is the next link of the chain. Explain derives only what no controller writes:
+//
+//	object           followed                                      derived
+//	App, pool        conditions Deployed and Ready                 -
+//	PavVolume        conditions Provisioned and Deletable,         that the pod of its step is missing
+//	                 last error, next attempt
+//	PavStage         status.node and status.pod: message,          that the node agent is silent
+//	                 next attempt, loss, evictions
+//	PavProvisioner   condition Accepted                            -
+//	claim            conditions of its resize, Events              why no binder binds it, which volume came
+//	                                                               nearest, what no provisioner serves
+//	volume           phase, message, Events                        what names it, what may still use it
+//	pod              conditions, states of its containers,         the drivers and the state of its node
+//	                 the kubelet's Events
+//	controller       its lease and its Deployment                  that it should have acted
+//
 // Gather reads into one View, chain computes, print writes. The chain knows no client and no clock.
 // Nothing here writes to the cluster, and no state is kept between calls.
 package explain

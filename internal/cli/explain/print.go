@@ -3,6 +3,7 @@ package explain
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,8 +16,8 @@ func (e *Explanation) Print(w io.Writer, now time.Time) error {
 	var text strings.Builder
 	text.WriteString(e.Verdict + "\n")
 	shown := e.Links
-	if e.Healthy {
-		shown = e.unread()
+	if e.Healthy { // only what could not be read
+		shown = slices.DeleteFunc(slices.Clone(shown), func(l Link) bool { return l.State != notRead })
 	}
 	if next := e.next(); next != "" && !e.Healthy {
 		fmt.Fprintf(&text, "next: %s\n", next)
@@ -37,20 +38,14 @@ func (e *Explanation) Print(w io.Writer, now time.Time) error {
 	if commands := e.commands(); len(commands) > 0 && !e.Healthy {
 		text.WriteString("\nto fix it:\n")
 		for _, c := range commands {
-			text.WriteString(indented(c) + "\n")
+			if !strings.Contains(c, "\n") { // a shell needs the lines of a longer one unchanged
+				c = "  " + c
+			}
+			text.WriteString(c + "\n")
 		}
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
-}
-
-// indented indents a command. A command of several lines is left as it is, because a shell needs
-// its lines unchanged.
-func indented(command string) string {
-	if strings.Contains(command, "\n") {
-		return command
-	}
-	return "  " + command
 }
 
 // next returns when it continues, as told by the link nearest to the cause.
@@ -69,17 +64,6 @@ func (e *Explanation) commands() []string {
 	for i := len(e.Links) - 1; i >= 0; i-- {
 		if c := e.Links[i].Command; c != "" {
 			found = append(found, c)
-		}
-	}
-	return found
-}
-
-// unread returns the links of what could not be read.
-func (e *Explanation) unread() []Link {
-	var found []Link
-	for _, l := range e.Links {
-		if l.State == notRead {
-			found = append(found, l)
 		}
 	}
 	return found

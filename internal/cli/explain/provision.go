@@ -172,9 +172,9 @@ func (s *story) refuses(c *claimView, o Object, told *corev1.Event) bool {
 		{claim.Spec.Selector != nil, "from a selector", "spec.selector", without, []string{"/spec/selector"}, false},
 		{volume.AttributesClassOf(claim) != "", "from a VolumeAttributesClass", fmt.Sprintf("spec.volumeAttributesClassName %q", volume.AttributesClassOf(claim)), without,
 			[]string{"/spec/volumeAttributesClassName"}, false},
-		{host && len(c.Class.MountOptions) > 0, "with mount options", fmt.Sprintf("mountOptions %q", c.Class.MountOptions), without, []string{"/mountOptions"}, true},
+		{host && len(c.Class.MountOptions) > 0, "with mount options", fmt.Sprintf("mountOptions %q", c.Class.MountOptions), "without them", []string{"/mountOptions"}, true},
 		{host && size.CmpInt64(math.MaxInt64) > 0, "as large", "spec.resources.requests.storage " + size.String(), "with a smaller request", nil, false},
-		{host && volume.ModeOf(claim) != corev1.PersistentVolumeFilesystem, "other than directories", fmt.Sprintf("spec.volumeMode %s", volume.ModeOf(claim)), without,
+		{host && volume.ModeOf(claim) != corev1.PersistentVolumeFilesystem, "other than directories", fmt.Sprintf("spec.volumeMode %s", volume.ModeOf(claim)), "with volumeMode Filesystem",
 			[]string{"/spec/volumeMode"}, false},
 		{host && len(parameters) > 0, "with parameters", "parameters " + join(parameters), "without them", paths, true},
 	}
@@ -182,7 +182,7 @@ func (s *story) refuses(c *claimView, o Object, told *corev1.Event) bool {
 		if !r.is {
 			continue
 		}
-		link, where := s.add(Link{Object: o, State: "refuses"}), c.Object
+		link, where := s.add(Link{Object: o, State: "refuses"}), "the claim"
 		if told != nil {
 			link.Since, link.Reason = moment(LastSeen(told)), told.Reason
 		}
@@ -193,8 +193,8 @@ func (s *story) refuses(c *claimView, o Object, told *corev1.Event) bool {
 		patch := "[" + strings.Join(operations, ",") + "]"
 		switch {
 		case r.ofClass:
-			where = Object{Kind: storageClass, Name: c.Class.Name}
-			link.Command = replacing(where, "storageclass", "json", patch)
+			class := Object{Kind: storageClass, Name: c.Class.Name}
+			where, link.Command = class.String(), replacing(class, "storageclass", "json", patch)
 			link.offer = "the command creates the class again " + r.how + "; its claims and volumes are not affected"
 		case len(r.paths) > 0:
 			s.anew(c, link, "json", patch, r.how)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,12 +36,22 @@ type (
 	Patch struct{ From, To client.Object }
 
 	// PatchStatus is Patch for the status.
-	PatchStatus struct{ From, To client.Object }
+	PatchStatus struct {
+		From, To client.Object
+		// Present also requires that the object exists: otherwise the cache is behind.
+		Present bool
+	}
 
-	// Update writes a whole object, UpdateStatus its status. To has the version that it was
-	// computed from.
-	Update       struct{ To client.Object }
-	UpdateStatus struct{ To client.Object }
+	// Update writes a whole object. To has the version that it was computed from. An object that no
+	// longer exists is no error.
+	Update struct{ To client.Object }
+
+	// UpdateStatus is Update for the status. To becomes what the API server has made of it.
+	UpdateStatus struct {
+		To client.Object
+		// Present is that of PatchStatus.
+		Present bool
+	}
 
 	// AddFinalizer and RemoveFinalizer change the finalizers of an object as Patch does.
 	AddFinalizer struct {
@@ -57,7 +68,22 @@ type (
 		Object client.Object
 		// Unchanged also requires that the object has the version that was read.
 		Unchanged bool
+		// Present is that of PatchStatus.
+		Present bool
 	}
+
+	// StartPod starts the pod of a step.
+	StartPod struct{ Pod *corev1.Pod }
+
+	// DiscardPods deletes pods, unless they are being deleted.
+	DiscardPods struct{ Pods []corev1.Pod }
+
+	// Confirm reads an object live, and ends the plan with kube.ErrStale if it is gone or has
+	// another version than the one that was read. It stands before a write that cannot be undone.
+	Confirm struct{ Object client.Object }
+
+	// ConfirmAbsent does the same if an object of that name exists.
+	ConfirmAbsent struct{ Object client.Object }
 
 	// Emit emits an Event.
 	Emit struct {
@@ -78,6 +104,16 @@ type (
 type Runner struct {
 	Client client.Client
 	Events events.EventRecorder
+	// Live reads from the API server, for Confirm and ConfirmAbsent.
+	Live client.Reader
+	// Steps is for StartPod and DiscardPods.
+	Steps Steps
+}
+
+// Steps starts and removes the pods of steps. *steppod.Steps is one.
+type Steps interface {
+	Start(ctx context.Context, pod *corev1.Pod) error
+	Discard(ctx context.Context, pod *corev1.Pod) error
 }
 
 // Run is the writes of one reconcile. A plan computes all its objects from one view. So an action
@@ -146,6 +182,9 @@ func (a Patch) do(ctx context.Context, r *Run) error {
 func (a PatchStatus) do(ctx context.Context, r *Run) error {
 	from, to := r.current(a.From), r.current(a.To)
 	err := r.Client.Status().Patch(ctx, to, locked(from))
+	if apierrors.IsNotFound(err) && a.Present {
+		return kube.ErrStale
+	}
 	return r.wrote(to, err, "writing the status of")
 }
 
@@ -156,9 +195,14 @@ func (a Update) do(ctx context.Context, r *Run) error {
 }
 
 func (a UpdateStatus) do(ctx context.Context, r *Run) error {
-	to := r.current(a.To)
-	err := r.Client.Status().Update(ctx, to)
-	return r.wrote(to, err, "writing the status of")
+	if version, written := r.versions[a.To.GetUID()]; written {
+		a.To.SetResourceVersion(version)
+	}
+	err := r.Client.Status().Update(ctx, a.To)
+	if apierrors.IsNotFound(err) && a.Present {
+		return kube.ErrStale
+	}
+	return r.wrote(a.To, err, "writing the status of")
 }
 
 func (a AddFinalizer) do(ctx context.Context, r *Run) error {
@@ -186,10 +230,42 @@ func (a Delete) do(ctx context.Context, r *Run) error {
 	if a.Unchanged {
 		only.ResourceVersion = &version
 	}
-	if err := r.Client.Delete(ctx, o, only); client.IgnoreNotFound(err) != nil {
+	switch err := r.Client.Delete(ctx, o, only); {
+	case apierrors.IsNotFound(err) && a.Present:
+		return kube.ErrStale
+	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("deleting %s: %w", r.name(o), err)
 	}
 	return nil
+}
+
+func (a StartPod) do(ctx context.Context, r *Run) error { return r.Steps.Start(ctx, a.Pod.DeepCopy()) }
+
+func (a DiscardPods) do(ctx context.Context, r *Run) error {
+	for i := range a.Pods {
+		if err := r.Steps.Discard(ctx, a.Pods[i].DeepCopy()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a Confirm) do(ctx context.Context, r *Run) error {
+	o := r.current(a.Object)
+	version := o.GetResourceVersion()
+	live, err := kube.Get(ctx, r.Live, client.ObjectKeyFromObject(o), o)
+	if err == nil && (live == nil || live.GetResourceVersion() != version) {
+		return kube.ErrStale
+	}
+	return err
+}
+
+func (a ConfirmAbsent) do(ctx context.Context, r *Run) error {
+	live, err := kube.Get(ctx, r.Live, client.ObjectKeyFromObject(a.Object), copyOf(a.Object))
+	if err == nil && live != nil {
+		return kube.ErrStale
+	}
+	return err
 }
 
 func (a Emit) do(_ context.Context, r *Run) error {

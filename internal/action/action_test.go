@@ -28,7 +28,7 @@ func world(t *testing.T) (context.Context, *Runner, *tarnv1.PavVolume) {
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(record), record); err != nil {
 		t.Fatal(err)
 	}
-	return t.Context(), &Runner{Client: c, Events: events.NewFakeRecorder(10)}, record
+	return t.Context(), &Runner{Client: c, Events: events.NewFakeRecorder(10), Live: c}, record
 }
 
 func with(record *tarnv1.PavVolume, change func(*tarnv1.PavVolume)) *tarnv1.PavVolume {
@@ -43,7 +43,7 @@ func TestWritesOfOnePlanFollowEachOther(t *testing.T) {
 	err := r.Do(ctx,
 		AddFinalizer{record, finalizer},
 		Patch{record, with(record, func(o *tarnv1.PavVolume) { o.Labels = map[string]string{"a": "b"} })},
-		PatchStatus{record, with(record, func(o *tarnv1.PavVolume) { o.Status.Phase = tarnv1.VolumeCreating })},
+		PatchStatus{From: record, To: with(record, func(o *tarnv1.PavVolume) { o.Status.Phase = tarnv1.VolumeCreating })},
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -70,9 +70,9 @@ func TestAnActionIsRefusedWhereTheObjectIsAnother(t *testing.T) {
 	changed := func(o *tarnv1.PavVolume) { o.Labels = map[string]string{"a": "b"} }
 	for name, of := range map[string]func(stale *tarnv1.PavVolume) Action{
 		"patch":         func(o *tarnv1.PavVolume) Action { return Patch{o, with(o, changed)} },
-		"status":        func(o *tarnv1.PavVolume) Action { return PatchStatus{o, o} },
+		"status":        func(o *tarnv1.PavVolume) Action { return PatchStatus{From: o, To: o} },
 		"update":        func(o *tarnv1.PavVolume) Action { return Update{o} },
-		"whole status":  func(o *tarnv1.PavVolume) Action { return UpdateStatus{o} },
+		"whole status":  func(o *tarnv1.PavVolume) Action { return UpdateStatus{To: o} },
 		"add finalizer": func(o *tarnv1.PavVolume) Action { return AddFinalizer{o, finalizer} },
 		"remove finalizer": func(o *tarnv1.PavVolume) Action {
 			o.Finalizers = []string{finalizer}
@@ -109,7 +109,7 @@ func TestARunGoesOnAfterAnActionThatFailedExceptWithinTogether(t *testing.T) {
 		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return refusal },
 	})
 	err := run.Try(ctx, Create{with(record, func(o *tarnv1.PavVolume) { o.Name, o.ResourceVersion = "pvc-2", "" })},
-		Together{PatchStatus{stale, stale}, labelled("never")}, labelled("once"))
+		Together{PatchStatus{From: stale, To: stale}, labelled("never")}, labelled("once"))
 	if !errors.Is(err, refusal) || !strings.Contains(err.Error(), "writing the status of PavVolume pvc-1") || !errors.Is(run.Refused, refusal) {
 		t.Errorf("got %v, and as the refusal %v, want both failures", err, run.Refused)
 	}
@@ -129,9 +129,36 @@ func TestWhatIsDoneAlreadyIsNoError(t *testing.T) {
 	ctx, r, record := world(t)
 	gone := with(record, func(o *tarnv1.PavVolume) { o.Name = "gone"; o.Finalizers = []string{finalizer} })
 	err := r.Do(ctx, Create{with(record, func(o *tarnv1.PavVolume) { o.ResourceVersion = "" })}, Delete{Object: gone}, RemoveFinalizer{gone, finalizer},
-		RemoveFinalizer{record, finalizer}, Patch{gone, with(gone, func(o *tarnv1.PavVolume) { o.Finalizers = nil })}, PatchStatus{gone, gone})
+		RemoveFinalizer{record, finalizer}, Patch{gone, with(gone, func(o *tarnv1.PavVolume) { o.Finalizers = nil })}, PatchStatus{From: gone, To: gone})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Nothing that cannot be undone may follow.
+func TestACacheThatIsBehindEndsThePlan(t *testing.T) {
+	gone := func(o *tarnv1.PavVolume) *tarnv1.PavVolume {
+		return with(o, func(o *tarnv1.PavVolume) { o.Name = "gone" })
+	}
+	older := func(o *tarnv1.PavVolume) *tarnv1.PavVolume {
+		return with(o, func(o *tarnv1.PavVolume) { o.ResourceVersion = "1" })
+	}
+	for name, c := range map[string]struct {
+		of   func(o *tarnv1.PavVolume) Action
+		want bool
+	}{
+		"confirmed":                     {func(o *tarnv1.PavVolume) Action { return Confirm{o} }, false},
+		"to be confirmed, in a version": {func(o *tarnv1.PavVolume) Action { return Confirm{older(o)} }, true},
+		"to be confirmed, and gone":     {func(o *tarnv1.PavVolume) Action { return Confirm{gone(o)} }, true},
+		"absent":                        {func(o *tarnv1.PavVolume) Action { return ConfirmAbsent{gone(o)} }, false},
+		"to be absent, and there":       {func(o *tarnv1.PavVolume) Action { return ConfirmAbsent{o} }, true},
+		"to be deleted, and gone":       {func(o *tarnv1.PavVolume) Action { return Delete{Object: gone(o), Present: true} }, true},
+		"to be patched, and gone":       {func(o *tarnv1.PavVolume) Action { return PatchStatus{From: gone(o), To: gone(o), Present: true} }, true},
+	} {
+		ctx, r, record := world(t)
+		if err := r.Do(ctx, c.of(record)); errors.Is(err, kube.ErrStale) != c.want || !c.want && err != nil {
+			t.Errorf("an object %s: %v, want kube.ErrStale: %t", name, err, c.want)
+		}
 	}
 }
 

@@ -2,11 +2,11 @@ package expand
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -20,6 +20,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 )
@@ -35,14 +36,18 @@ type Options struct {
 
 type reconciler struct {
 	client client.Client
+	live   client.Reader
+	runner action.Runner
 	steps  *steppod.Steps
-	events events.EventRecorder
 	clock  clock.PassiveClock
 }
 
 // Register adds the controller to a manager. Its queue holds names of volumes.
 func Register(mgr ctrl.Manager, o Options) error {
-	r := &reconciler{client: mgr.GetClient(), steps: o.Steps, events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock}
+	r := &reconciler{
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), steps: o.Steps, clock: o.Clock,
+		runner: action.Runner{Client: mgr.GetClient(), Events: mgr.GetEventRecorder(kube.ControllerName), Steps: o.Steps},
+	}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
 	}
@@ -59,7 +64,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 }
 
 // Reconcile gathers, plans and applies. If the API server rejects a pod, it adds the rejection to
-// the view and plans once more.
+// the view and plans once more. The cache does not have what was written before the pod yet.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	now := r.clock.Now()
 	v, err := r.gather(ctx, request.NamespacedName, now)
@@ -67,11 +72,13 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return kube.Outcome(err, time.Time{}, now)
 	}
 	p := plan(v, now)
-	err = r.apply(ctx, v, p)
+	err = r.runner.Do(ctx, p.Actions...)
 	if refused := steppod.AsStepError(err); refused != nil {
-		v.Unfit = refused
-		p = plan(v, now)
-		err = r.apply(ctx, v, p)
+		v.Unfit, v.Record, v.Claim = refused, v.Record.DeepCopy(), v.Claim.DeepCopy()
+		if err = errors.Join(r.live.Get(ctx, request.NamespacedName, v.Record), r.live.Get(ctx, client.ObjectKeyFromObject(v.Claim), v.Claim)); err == nil {
+			p = plan(v, now)
+			err = r.runner.Do(ctx, p.Actions...)
+		}
 	}
 	return kube.Outcome(client.IgnoreNotFound(err), p.Next, now)
 }

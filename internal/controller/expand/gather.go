@@ -38,9 +38,14 @@ type View struct {
 	Unfit    *steppod.StepError
 }
 
-// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes;pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims/status,verbs=patch
+// +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=tarn.dev,resources=pavvolumes/status,verbs=update
 // +kubebuilder:rbac:groups=pav.albertofaria.github.io,resources=pavprovisioners,verbs=get;list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // gather reads the View of one volume from the cache. It returns nil if the volume has neither a
 // record nor a PavProvisioner.

@@ -2,6 +2,7 @@ package expand
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +11,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/steppod"
 )
 
@@ -42,38 +44,34 @@ const (
 // Plan is what to do, in this order. Next is when to reconcile again without an event; zero means
 // never.
 type Plan struct {
-	Actions []Action
+	Actions []action.Action
 	Next    time.Time
 }
 
-// Action is one write, of one of the types below. Each may be repeated without harm.
-type Action interface{ action() }
+// writeJournal writes status.expansion and capacity of the record. The write fails if the record
+// has changed since it was read, even if it would change nothing.
+func writeJournal(v *View, status *tarnv1.PavVolumeStatus) action.Action {
+	record := v.Record.DeepCopy()
+	record.Status = *status
+	return action.UpdateStatus{To: record}
+}
 
-type (
-	// WriteJournal writes status.expansion and capacity of the record. The write fails if the
-	// record has changed since it was read, even if it would change nothing.
-	WriteJournal struct{ Status *tarnv1.PavVolumeStatus }
-	// WriteClaim writes the claim's status and annotations.
-	WriteClaim struct{ Claim *corev1.PersistentVolumeClaim }
-	// GrowVolume sets the capacity of the PersistentVolume in bytes.
-	GrowVolume struct{ Bytes int64 }
-	// StartPod creates a pod.
-	StartPod struct{ Pod *corev1.Pod }
-	// DiscardPods deletes the record's expansion pods except the named one.
-	DiscardPods struct{ Keep string }
-	// Post posts an Event about the claim.
-	Post struct{ Type, Reason, Note string }
-	// PostWait posts an Event that says why a pod cannot start; see steppod.Observation.WaitEvent.
-	PostWait struct{ Action, Note string }
-)
+// growVolume sets the capacity of the PersistentVolume.
+func growVolume(v *View, bytes int64) action.Action {
+	vol := v.Volume.DeepCopy()
+	vol.Spec.Capacity[corev1.ResourceStorage] = quantity(bytes)
+	return action.Patch{From: v.Volume, To: vol}
+}
 
-func (WriteJournal) action() {}
-func (WriteClaim) action()   {}
-func (GrowVolume) action()   {}
-func (StartPod) action()     {}
-func (DiscardPods) action()  {}
-func (Post) action()         {}
-func (PostWait) action()     {}
+// discard deletes the record's expansion pods except the named one.
+func discard(v *View, keep string) action.Action {
+	return action.DiscardPods{Pods: slices.DeleteFunc(slices.Clone(v.Pods), func(pod corev1.Pod) bool { return pod.Name == keep })}
+}
+
+// post emits an Event about the claim.
+func post(v *View, kind, reason, note string) action.Action {
+	return action.Emit{About: v.Claim, Related: v.Volume, Type: kind, Reason: reason, Doing: "Expand", Note: note}
+}
 
 // plan decides what to do. The journal says whether the volume is idle, an attempt is running, or
 // the next attempt is waiting.
@@ -174,12 +172,12 @@ func planForeign(v *View, now time.Time) Plan {
 // planIdle begins the expansion that the claim requests, or updates the claim's status to the
 // volume's size.
 func planIdle(v *View, now time.Time) Plan {
-	var actions []Action
+	var actions []action.Action
 	if len(v.Pods) > 0 {
-		actions = append(actions, DiscardPods{})
+		actions = append(actions, discard(v, ""))
 	}
 	if size := sizeOf(v); size > v.Record.Status.Capacity { // the volume was written before a crash
-		actions = append(actions, WriteJournal{idle(v, size)})
+		actions = append(actions, writeJournal(v, idle(v, size)))
 	}
 	if attempt, target := due(v, now); attempt > 0 {
 		return begin(v, attempt, target, now)
@@ -192,7 +190,7 @@ func planRunning(v *View, now time.Time) Plan {
 	switch o := v.Observed.After(waitedFor(v.Claim)); o.State {
 	case steppod.PodAbsent:
 		if !growable(v) {
-			return Plan{Actions: []Action{WriteJournal{idle(v, sizeOf(v))}}}
+			return Plan{Actions: []action.Action{writeJournal(v, idle(v, sizeOf(v)))}}
 		}
 		return begin(v, j.Attempts, j.TargetCapacity, now)
 	case steppod.PodSucceeded:
@@ -211,8 +209,8 @@ func planRunning(v *View, now time.Time) Plan {
 		p := Plan{Next: o.CheckAt}
 		if growable(v) {
 			p.Actions = writeClaim(v, waiting(v.Claim, o, now))
-			if action, note := o.WaitEvent(v.Current); note != "" && len(p.Actions) > 0 {
-				p.Actions = append(p.Actions, PostWait{action, note})
+			if doing, note := o.WaitEvent(v.Current); note != "" && len(p.Actions) > 0 {
+				p.Actions = append(p.Actions, action.Emit{About: v.Claim, Related: v.Volume, Type: corev1.EventTypeWarning, Reason: steppod.EventPodWaiting, Doing: doing, Note: note})
 			}
 		}
 		return p
@@ -223,7 +221,7 @@ func planRunning(v *View, now time.Time) Plan {
 // Users recover that way from an expansion that cannot succeed.
 func planWaiting(v *View, now time.Time) Plan {
 	if !growable(v) || wantedOf(v.Claim) <= sizeOf(v) {
-		return Plan{Actions: append([]Action{WriteJournal{idle(v, sizeOf(v))}, DiscardPods{}}, settle(v, now)...)}
+		return Plan{Actions: append([]action.Action{writeJournal(v, idle(v, sizeOf(v))), discard(v, "")}, settle(v, now)...)}
 	}
 	if attempt, target := due(v, now); attempt > 0 {
 		return begin(v, attempt, target, now)
@@ -247,26 +245,26 @@ func begin(v *View, attempt int32, target int64, now time.Time) Plan {
 		status.Expansion = &tarnv1.PavVolumeExpansion{TargetCapacity: target}
 	}
 	status.Expansion.Attempts, status.Expansion.NextAttemptTime = attempt, nil
-	actions := append([]Action{WriteJournal{status}}, writeClaim(v, started(v.Claim, v.Provisioner.Name, target, again, now))...)
+	actions := append([]action.Action{writeJournal(v, status)}, writeClaim(v, started(v.Claim, v.Provisioner.Name, target, again, now))...)
 	if !again {
-		actions = append(actions, Post{corev1.EventTypeNormal, eventResizing, fmt.Sprintf(
-			"PavProvisioner %q expands volume %s to %d bytes", v.Provisioner.Name, v.Volume.Name, target)})
+		actions = append(actions, post(v, corev1.EventTypeNormal, eventResizing, fmt.Sprintf(
+			"PavProvisioner %q expands volume %s to %d bytes", v.Provisioner.Name, v.Volume.Name, target)))
 	}
-	return Plan{Actions: append(actions, StartPod{v.Prepared.Pod}, DiscardPods{Keep: v.Prepared.Pod.Name})}
+	return Plan{Actions: append(actions, action.StartPod{Pod: v.Prepared.Pod}, discard(v, v.Prepared.Pod.Name))}
 }
 
 // done records that a volume has grown. It writes the PersistentVolume first, which the kubelet
 // reads, then the record, and last the claim, which its owner reads.
 func done(v *View, bytes int64, now time.Time) Plan {
-	var actions []Action
+	var actions []action.Action
 	if quantityOf(v.Volume.Spec.Capacity) < bytes {
-		actions = append(actions, GrowVolume{bytes})
+		actions = append(actions, growVolume(v, bytes))
 	}
-	actions = append(actions, WriteJournal{idle(v, bytes)})
+	actions = append(actions, writeJournal(v, idle(v, bytes)))
 	if growable(v) {
 		actions = append(actions, finish(v, bytes, now)...)
 	}
-	return Plan{Actions: append(actions, DiscardPods{})}
+	return Plan{Actions: append(actions, discard(v, ""))}
 }
 
 // idle is the record's status when no expansion is in progress. The count of attempts continues, as
@@ -291,7 +289,7 @@ func failed(v *View, attempt int32, target int64, err *steppod.StepError, now ti
 		TargetCapacity: target, Attempts: attempt, Failures: failures, NextAttemptTime: next,
 		LastError: err.Recorded(v.Provisioner, now),
 	}
-	actions := []Action{WriteJournal{status}}
+	actions := []action.Action{writeJournal(v, status)}
 	if growable(v) {
 		actions = append(actions, fail(v, target, err, now)...)
 	}
@@ -299,22 +297,22 @@ func failed(v *View, attempt int32, target int64, err *steppod.StepError, now ti
 }
 
 // fail reports a failed attempt in the claim's status and an Event.
-func fail(v *View, target int64, err *steppod.StepError, now time.Time) []Action {
+func fail(v *View, target int64, err *steppod.StepError, now time.Time) []action.Action {
 	claim := started(v.Claim, v.Volume.Spec.CSI.Driver, target, true, now)
-	return append(writeClaim(v, rejected(claim, err, now)), Post{corev1.EventTypeWarning, eventFailed, err.Message})
+	return append(writeClaim(v, rejected(claim, err, now)), post(v, corev1.EventTypeWarning, eventFailed, err.Message))
 }
 
 // reject does the same for a volume without a journal, once.
-func reject(v *View, err *steppod.StepError, now time.Time) []Action {
+func reject(v *View, err *steppod.StepError, now time.Time) []action.Action {
 	write := writeClaim(v, rejected(v.Claim, err, now))
 	if write == nil {
 		return nil
 	}
-	return append(write, Post{corev1.EventTypeWarning, eventFailed, err.Message})
+	return append(write, post(v, corev1.EventTypeWarning, eventFailed, err.Message))
 }
 
 // settle updates the status of a claim whose volume is large enough.
-func settle(v *View, now time.Time) []Action {
+func settle(v *View, now time.Time) []action.Action {
 	if !growable(v) || v.Provisioner == nil || wantedOf(v.Claim) > sizeOf(v) {
 		return nil
 	}
@@ -340,20 +338,20 @@ func settle(v *View, now time.Time) []Action {
 
 // finish ends the controller's part of a resize. The claim then waits for the kubelet to reach the
 // size, or gets the volume's size.
-func finish(v *View, bytes int64, now time.Time) []Action {
+func finish(v *View, bytes int64, now time.Time) []action.Action {
 	if steppod.ExpandsOnNodes(v.Provisioner) {
-		return append(writeClaim(v, pending(v.Claim, bytes, now)), Post{corev1.EventTypeNormal, eventNodePending, fmt.Sprintf(
-			"volume %s is expanded; the nodes that use it have not reached %d bytes yet", v.Volume.Name, bytes)})
+		return append(writeClaim(v, pending(v.Claim, bytes, now)), post(v, corev1.EventTypeNormal, eventNodePending, fmt.Sprintf(
+			"volume %s is expanded; the nodes that use it have not reached %d bytes yet", v.Volume.Name, bytes)))
 	}
 	bytes = max(bytes, sizeOf(v))
-	return append(writeClaim(v, finished(v.Claim, bytes)), Post{corev1.EventTypeNormal, eventSucceeded, fmt.Sprintf(
-		"volume %s has %d bytes", v.Volume.Name, bytes)})
+	return append(writeClaim(v, finished(v.Claim, bytes)), post(v, corev1.EventTypeNormal, eventSucceeded, fmt.Sprintf(
+		"volume %s has %d bytes", v.Volume.Name, bytes)))
 }
 
 // writeClaim returns the write of a claim's status and annotations, none if nothing changes.
-func writeClaim(v *View, claim *corev1.PersistentVolumeClaim) []Action {
+func writeClaim(v *View, claim *corev1.PersistentVolumeClaim) []action.Action {
 	if equality.Semantic.DeepEqual(v.Claim.Status, claim.Status) && equality.Semantic.DeepEqual(v.Claim.Annotations, claim.Annotations) {
 		return nil
 	}
-	return []Action{WriteClaim{claim}}
+	return []action.Action{action.PatchStatus{From: v.Claim, To: claim, Present: true}}
 }

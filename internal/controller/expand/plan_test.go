@@ -13,6 +13,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 )
@@ -125,35 +126,48 @@ func told(p Plan) string {
 	var words []string
 	for _, a := range p.Actions {
 		switch a := a.(type) {
-		case WriteJournal:
-			j := a.Status.Expansion
-			word := fmt.Sprintf("journal(%d/%d #%d", j.TargetCapacity/gi, a.Status.Capacity/gi, j.Attempts)
-			if j.NextAttemptTime != nil {
-				word += fmt.Sprintf(" %dx", j.Failures)
+		case action.UpdateStatus:
+			status := a.To.(*tarnv1.PavVolume).Status
+			word := fmt.Sprintf("journal(%d/%d #%d", status.Expansion.TargetCapacity/gi, status.Capacity/gi, status.Expansion.Attempts)
+			if status.Expansion.NextAttemptTime != nil {
+				word += fmt.Sprintf(" %dx", status.Expansion.Failures)
 			}
 			words = append(words, word+")")
-		case WriteClaim:
+		case action.PatchStatus:
+			claim := a.To.(*corev1.PersistentVolumeClaim)
 			var conditions []string
-			for _, c := range a.Claim.Status.Conditions {
+			for _, c := range claim.Status.Conditions {
 				conditions = append(conditions, string(c.Type))
 			}
-			words = append(words, strings.TrimSpace(fmt.Sprintf("claim(%d/%d %s) %s", capacityOf(a.Claim)/gi, allocatedOf(a.Claim)/gi, statusOf(a.Claim), strings.Join(conditions, "+"))))
-		case GrowVolume:
-			words = append(words, fmt.Sprintf("grow(%d)", a.Bytes/gi))
-		case StartPod:
+			words = append(words, strings.TrimSpace(fmt.Sprintf("claim(%d/%d %s) %s", capacityOf(claim)/gi, allocatedOf(claim)/gi, statusOf(claim), strings.Join(conditions, "+"))))
+		case action.Patch:
+			words = append(words, fmt.Sprintf("grow(%d)", quantityOf(a.To.(*corev1.PersistentVolume).Spec.Capacity)/gi))
+		case action.StartPod:
 			words = append(words, "start")
-		case DiscardPods:
-			words = append(words, strings.TrimSpace("discard "+a.Keep))
-		case Post:
+		case action.DiscardPods:
+			words = append(words, "discard")
+		case action.Emit:
 			words = append(words, a.Reason)
 		}
 	}
 	return strings.Join(words, ", ")
 }
 
+// follow gives the view what a plan writes.
+func follow(v *View, p Plan) {
+	for _, a := range p.Actions {
+		switch a := a.(type) {
+		case action.UpdateStatus:
+			v.Record = a.To.(*tarnv1.PavVolume)
+		case action.PatchStatus:
+			v.Claim = a.To.(*corev1.PersistentVolumeClaim)
+		}
+	}
+}
+
 func TestAVolumeGrowsBy(t *testing.T) {
 	const (
-		beginning = "journal(2/1 #1), claim(1/2 ControllerResizeInProgress) Resizing, Resizing, start, discard new"
+		beginning = "journal(2/1 #1), claim(1/2 ControllerResizeInProgress) Resizing, Resizing, start, discard"
 		failing   = "claim(1/2 ControllerResizeInProgress) Resizing+ControllerResizeError, VolumeResizeFailed"
 		refusing  = "claim(1/2 ControllerResizeInfeasible) Resizing+ControllerResizeError, VolumeResizeFailed"
 	)
@@ -174,7 +188,7 @@ func TestAVolumeGrowsBy(t *testing.T) {
 			"grow(2), journal(0/2 #0), claim(1/2 NodeResizePending) FileSystemResizePending, FileSystemResizeRequired, discard"},
 
 		{"a pod that vanished is started again, the intent first", viewOf(journal(2*gi, 0), claimIs(controllerRuns, 2*gi)),
-			"journal(2/1 #3), claim(1/2 ControllerResizeInProgress) Resizing, start, discard new"},
+			"journal(2/1 #3), claim(1/2 ControllerResizeInProgress) Resizing, start, discard"},
 		{"a pod that runs is waited for", viewOf(journal(2*gi, 0), ended(steppod.PodRunning, tarnv1.PodResult{})), ""},
 		{"a pod that succeeded has made the size it was to make", viewOf(journal(2*gi, 0), ended(steppod.PodSucceeded, tarnv1.PodResult{})),
 			"grow(2), journal(0/2 #3), claim(2/2 ), VolumeResizeSuccessful, discard"},
@@ -202,11 +216,11 @@ func TestAVolumeGrowsBy(t *testing.T) {
 		{"a pod that failed is kept, and followed by another later", viewOf(journal(2*gi, 0), ended(steppod.PodFailed, tarnv1.PodResult{})), "journal(2/1 #3 2x), " + failing},
 		{"nothing is done until then", viewOf(journal(2*gi, time.Minute), claimIs(controllerRuns, 2*gi)), ""},
 		{"then it is begun again", viewOf(journal(2*gi, -time.Minute), claimIs(controllerRuns, 2*gi)),
-			"journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, start, discard new"},
+			"journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, start, discard"},
 		{"a claim that asks for less is served at once", viewOf(journal(3*gi, time.Minute), claimIs(controllerRuns, 3*gi)),
-			"journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, Resizing, start, discard new"},
+			"journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, Resizing, start, discard"},
 		{"so is one that asked for what is infeasible", viewOf(journal(3*gi, time.Minute), claimIs(controllerNo, 3*gi)),
-			"journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, Resizing, start, discard new"},
+			"journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, Resizing, start, discard"},
 		{"a claim that wants no more ends the retries", viewOf(journal(3*gi, time.Minute), claimIs(controllerNo, 3*gi), has(2*gi)),
 			"journal(0/2 #3), discard, claim(2/2 ), VolumeResizeSuccessful"},
 		{"the retries end with the claim", viewOf(claimGone, journal(2*gi, time.Minute)), "journal(0/1 #3), discard"},
@@ -216,9 +230,9 @@ func TestAVolumeGrowsBy(t *testing.T) {
 		{"a provisioner that is not right yet is not", viewOf(unfit(reasonNotReady)), "journal(2/1 #1 1x), " + failing},
 		{"a provisioner that was put right is used at once", viewOf(journal(2*gi, time.Minute), func(v *View) {
 			v.Record.Status.Expansion.LastError.Reason = reasonNotExpandable
-		}), "journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, start, discard new"},
+		}), "journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, start, discard"},
 		{"a provisioner that was changed since it failed is tried at once", viewOf(journal(2*gi, time.Minute), failedAt(1), generation(2, 2)),
-			"journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, start, discard new"},
+			"journal(2/1 #4), claim(1/2 ControllerResizeInProgress) Resizing, start, discard"},
 		{"one that was not waits", viewOf(journal(2*gi, time.Minute), failedAt(2), generation(2, 2)), ""},
 		{"one whose change is not judged yet waits", viewOf(journal(2*gi, time.Minute), failedAt(1), generation(2, 1)), ""},
 		{"and one whose change is not accepted", viewOf(journal(2*gi, time.Minute), failedAt(1), generation(2, 2), func(v *View) {
@@ -231,7 +245,7 @@ func TestAVolumeGrowsBy(t *testing.T) {
 
 		{"a node that is due is left to the kubelet", viewOf(onNodes, has(2*gi), claimIs(nodePending, 2*gi)), ""},
 		{"a claim may ask for more before a node has begun", viewOf(onNodes, has(2*gi), asks(3*gi), claimIs(nodePending, 2*gi)),
-			"journal(3/2 #1), claim(1/3 ControllerResizeInProgress) Resizing, Resizing, start, discard new"},
+			"journal(3/2 #1), claim(1/3 ControllerResizeInProgress) Resizing, Resizing, start, discard"},
 		{"but not while it is at work", viewOf(onNodes, has(2*gi), asks(3*gi), claimIs(nodeRuns, 2*gi)), ""},
 		{"a node that failed for good waits for the user", viewOf(onNodes, has(2*gi), claimIs(nodeNo, 2*gi)), ""},
 		{"who then may ask for less", viewOf(onNodes, has(3*gi), claimIs(nodeNo, 3*gi)),
@@ -250,15 +264,15 @@ func TestAVolumeGrowsBy(t *testing.T) {
 
 func TestAFailedExpansionNotesTheProvisionerItFailedWith(t *testing.T) {
 	v := viewOf(journal(2*gi, 0), ended(steppod.PodFailed, tarnv1.PodResult{}), generation(7, 7))
-	status := plan(v, noon).Actions[0].(WriteJournal).Status
-	if got := status.Expansion.LastError.ProvisionerGeneration; got != 7 {
+	follow(v, plan(v, noon))
+	if got := v.Record.Status.Expansion.LastError.ProvisionerGeneration; got != 7 {
 		t.Errorf("provisionerGeneration %d, want 7", got)
 	}
 }
 
 func TestARefusalIsToldOnce(t *testing.T) {
 	v := viewOf(func(v *View) { v.Record = nil })
-	v.Claim = plan(v, noon).Actions[0].(WriteClaim).Claim
+	follow(v, plan(v, noon))
 	if got := told(plan(v, noon.Add(time.Hour))); got != "" {
 		t.Errorf("it is told again: %s", got)
 	}
@@ -290,18 +304,19 @@ func TestOnlyARightProvisionerExpands(t *testing.T) {
 	}
 }
 
+func TestOnlyTheNewPodIsKept(t *testing.T) {
+	v := viewOf(func(v *View) { v.Pods = []corev1.Pod{*podNamed("old"), *podNamed("new")} })
+	actions := plan(v, noon).Actions
+	if got := actions[len(actions)-1].(action.DiscardPods).Pods; len(got) != 1 || got[0].Name != "old" {
+		t.Errorf("deleted %+v, want old alone", got)
+	}
+}
+
 func TestAFailureKeepsItsWordsWhileTheNextAttemptRuns(t *testing.T) {
 	v := viewOf(journal(2*gi, 0), ended(steppod.PodFailed, tarnv1.PodResult{}))
-	for _, a := range plan(v, noon).Actions {
-		switch a := a.(type) {
-		case WriteJournal:
-			v.Record.Status = *a.Status
-		case WriteClaim:
-			v.Claim = a.Claim
-		}
-	}
+	follow(v, plan(v, noon))
 	p := plan(v, noon.Add(time.Hour))
-	if got, want := told(p), "journal(2/1 #4), start, discard new"; got != want {
+	if got, want := told(p), "journal(2/1 #4), start, discard"; got != want {
 		t.Fatalf("plan: %s, want %s", got, want)
 	}
 	last := v.Claim.Status.Conditions[len(v.Claim.Status.Conditions)-1]

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
@@ -25,7 +26,11 @@ func TestAnExpansionIsNotBegunAnewWhileTheVolumeIsScrubbed(t *testing.T) {
 	v.Volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: scrub.Namespace, Name: scrub.Name, UID: scrub.UID}
 	store := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(scrub, v.Volume, v.Record, v.Provisioner).
 		WithStatusSubresource(&tarnv1.PavVolume{}, &corev1.PersistentVolumeClaim{}).Build()
-	r := &reconciler{client: store, steps: &steppod.Steps{Client: store, Reader: store}, events: events.NewFakeRecorder(10), clock: testclock.NewFakePassiveClock(noon)}
+	steps := &steppod.Steps{Client: store, Reader: store}
+	r := &reconciler{
+		client: store, steps: steps, clock: testclock.NewFakePassiveClock(noon),
+		runner: action.Runner{Client: store, Steps: steps, Events: events.NewFakeRecorder(10)},
+	}
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(v.Record)}); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/steppod/steppodtest"
 )
@@ -21,11 +22,7 @@ func TestAnExpansionPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.
 	look := func(pod *corev1.Pod) Plan {
 		v.Observed = steppod.Observe(pod, v.Record.UID, noon.Add(time.Second))
 		p := plan(v, noon.Add(time.Second))
-		for _, a := range p.Actions {
-			if w, ok := a.(WriteClaim); ok {
-				v.Claim = w.Claim
-			}
-		}
+		follow(v, p)
 		return p
 	}
 	if p := look(pod); len(p.Actions) > 0 {
@@ -38,10 +35,10 @@ func TestAnExpansionPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.
 	if p := look(steppodtest.CannotPull(pod)); len(p.Actions) > 0 {
 		t.Errorf("which is told again: %s", told(p))
 	}
-	waits := v.Claim
+	waits := *v
 
 	p := look(steppodtest.TimeIsUp(pod))
-	post, ok := p.Actions[len(p.Actions)-1].(Post)
+	post, ok := p.Actions[len(p.Actions)-1].(action.Emit)
 	if !ok || !strings.Contains(post.Note, "has not ended within 5s: "+steppodtest.NoImage) {
 		t.Errorf("it is told %+v", p.Actions)
 	}
@@ -49,7 +46,7 @@ func TestAnExpansionPodThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.
 		t.Errorf("after it the claim still says to wait: %q", got)
 	}
 
-	v.Claim = waits
+	*v = waits
 	look(pod)
 	if got := waitedFor(v.Claim); got != "" {
 		t.Errorf("when it waits no more, the claim says %q", got)

@@ -15,15 +15,15 @@ import (
 // API server. A cache lists and watches, and needs no right to get.
 var liveReads = map[string]map[string]string{
 	"tarn-controller": {
-		"nodes":                  "controller/provision/node.go: kube.Get(ctx, r.reader, client.ObjectKey{Name: nodeName}, &corev1.Node{})",
-		"persistentvolumeclaims": "controller/provision/apply.go: kube.Get(ctx, r.reader, client.ObjectKeyFromObject(claim), &corev1.PersistentVolumeClaim{})",
-		"persistentvolumes":      "controller/reclaim/apply.go: kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Record.Name}, &corev1.PersistentVolume{})",
+		"nodes":                  "controller/pavvolume/node.go: kube.Get(ctx, r.reader, client.ObjectKey{Name: name}, &corev1.Node{})",
+		"persistentvolumeclaims": "controller/pavvolume/apply.go: kube.Get(ctx, r.reader, client.ObjectKeyFromObject(claim), &corev1.PersistentVolumeClaim{})",
+		"persistentvolumes":      "controller/pavvolume/apply.go: kube.Get(ctx, r.reader, client.ObjectKey{Name: v.Name}, &corev1.PersistentVolume{})",
 		"persistentvolumesets":   "controller/pool/gather.go: kube.Get(ctx, from, client.ObjectKey{Name: name}, &tarnv1.PersistentVolumeSet{})",
 		"pods":                   "controller/stage/restart.go: kube.Get(ctx, r.live, client.ObjectKey{Namespace: due.Namespace, Name: due.Name}, &corev1.Pod{})",
-		"pavprovisioners":        "controller/provision/apply.go: kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Provisioner), &pavv1.PavProvisioner{})",
+		"pavprovisioners":        "controller/pavvolume/attempt.go: kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Provisioner), &pavv1.PavProvisioner{})",
 		"storageclasses":         "controller/pool/gather.go: kube.Get(ctx, from, client.ObjectKey{Name: name}, &storagev1.StorageClass{})",
 		"pavstages":              "controller/stage/apply.go: r.live.Get(ctx, client.ObjectKeyFromObject(base), fresh)",
-		"pavvolumes":             "controller/reclaim/apply.go: kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Record), &tarnv1.PavVolume{})",
+		"pavvolumes":             "controller/pavvolume/destroy.go: kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.Record), &tarnv1.PavVolume{})",
 	},
 	"tarn-apps": {
 		"apps":                   "controller/apps/apply.go: kube.Get(ctx, r.reader, client.ObjectKeyFromObject(v.App), &tarnv1.App{})",

@@ -125,10 +125,8 @@ func atRest(ctx context.Context, metrics string, volumes int, began time.Time, e
 }
 
 func rests(page []byte, volumes int) bool {
-	for _, name := range []string{"provision", "reclaim"} {
-		if metric(page, "controller_runtime_reconcile_total", `controller="`+name+`"`) < float64(volumes) {
-			return false
-		}
+	if metric(page, "controller_runtime_reconcile_total", `controller="pavvolume"`) < float64(volumes) {
+		return false
 	}
 	return metric(page, "workqueue_depth") == 0 && metric(page, "controller_runtime_active_workers") == 0
 }

@@ -105,7 +105,7 @@ func (b *bench) keepProfile(ctx context.Context, address string) error {
 }
 
 // metric sums the samples of a metric that have all the labels. A label is written as in the
-// output: controller="provision".
+// output: controller="pavvolume".
 func metric(page []byte, metricName string, labels ...string) float64 {
 	var sum float64
 	for line := range strings.Lines(string(page)) {

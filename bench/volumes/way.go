@@ -39,12 +39,12 @@ const (
 
 var way = []leg{
 	{end: "asked", whose: "binder", what: "names the provisioner on the claim"},
-	{end: "creation", whose: "provision", what: "record, creation pod"},
+	{end: "creation", whose: "pavvolume", what: "record, creation pod"},
 	{end: "creation scheduled", whose: "scheduler", what: "creation pod gets its node"},
 	{end: "creation " + pulled, what: "creation pod", sandbox: true},
 	{end: "creation " + started, whose: "runtime", what: "creation pod: container made and started"},
 	{end: "creation result", whose: "runtime, node", what: "creation pod: runs, ends, result stored"},
-	{end: "volume", whose: "provision", what: "record Created, volume"},
+	{end: "volume", whose: "pavvolume", what: "record Created, volume"},
 	{end: boundEnd, whose: "binder", what: "volume and claim bound"},
 	{end: "user scheduled", whose: "scheduler", what: "pod gets its node"},
 	{end: "user taken on", whose: "kubelet", what: "takes the pod on"},

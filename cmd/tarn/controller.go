@@ -58,7 +58,7 @@ func newControllerCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return runController(cmd, flags) },
 	}
 	flags.process.Register(cmd.Flags())
-	cmd.Flags().StringSliceVar(&flags.controllers, "controllers", defaultControllers, "controllers to run: * for all, names, and -name to leave one out; for bind and protect, disable Kubernetes' own in kube-controller-manager ("+strings.Join(controllerNames(), ", ")+")")
+	cmd.Flags().StringSliceVar(&flags.controllers, "controllers", defaultControllers, "controllers to run: * for all, names, and -name to leave one out; for bind and protect, disable Kubernetes' own in kube-controller-manager ("+strings.Join(controllerNames(), ", ")+"; provision and reclaim are former names of pavvolume)")
 	flags.election.register(cmd.Flags())
 	flags.plugins.register(cmd.Flags())
 	cmd.Flags().BoolVar(&flags.provisioning, "enable-dynamic-provisioning", true, "whether the controller bind requests new volumes if none fits; kube-controller-manager has the same flag for its binder")

@@ -13,12 +13,11 @@ import (
 	"tarn.dev/tarn/internal/controller/apps"
 	"tarn.dev/tarn/internal/controller/bind"
 	"tarn.dev/tarn/internal/controller/expand"
+	"tarn.dev/tarn/internal/controller/pavvolume"
 	plugincontroller "tarn.dev/tarn/internal/controller/plugin"
 	"tarn.dev/tarn/internal/controller/pool"
 	"tarn.dev/tarn/internal/controller/protect"
-	"tarn.dev/tarn/internal/controller/provision"
 	"tarn.dev/tarn/internal/controller/provisioner"
-	"tarn.dev/tarn/internal/controller/reclaim"
 	"tarn.dev/tarn/internal/controller/recycle"
 	"tarn.dev/tarn/internal/controller/retention"
 	"tarn.dev/tarn/internal/controller/stage"
@@ -66,8 +65,8 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 		}
 		return bind.Register(mgr, bind.Options{Pods: pods, NoProvisioning: !p.provisioning})
 	},
-	"provision": func(mgr ctrl.Manager, p parts) error {
-		return provision.Register(mgr, provision.Options{Steps: p.steps, MaxConcurrent: p.workers})
+	"pavvolume": func(mgr ctrl.Manager, p parts) error {
+		return pavvolume.Register(mgr, pavvolume.Options{Steps: p.steps, Namespace: cli.Namespace, OwnBinder: p.ownBinder, MaxConcurrent: p.workers})
 	},
 	"expand": func(mgr ctrl.Manager, p parts) error {
 		return expand.Register(mgr, expand.Options{Steps: p.steps, MaxConcurrent: p.workers})
@@ -107,9 +106,6 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 			Namespace: cli.Namespace, Image: p.scrubImage, PullSecrets: p.pullSecrets, Steps: p.steps, OwnBinder: p.ownBinder, Pods: pods, MaxConcurrent: p.workers,
 		})
 	},
-	"reclaim": func(mgr ctrl.Manager, p parts) error {
-		return reclaim.Register(mgr, reclaim.Options{Steps: p.steps, Namespace: cli.Namespace, OwnBinder: p.ownBinder, MaxConcurrent: p.workers})
-	},
 	"trash": func(mgr ctrl.Manager, p parts) error {
 		return retention.Register(mgr, retention.Options{Namespace: cli.Namespace, MaxConcurrent: p.workers})
 	},
@@ -122,9 +118,23 @@ var defaultControllers = []string{"*", "-bind", "-protect"}
 // everyController stands for all controllers in --controllers.
 const everyController = "*"
 
+// formerNames are the names of controllers that are now part of another. --controllers still reads
+// them as that one.
+var formerNames = map[string]string{"provision": "pavvolume", "reclaim": "pavvolume"}
+
 // selectControllers reads --controllers: names, * for all, and -name to leave one out. The result
 // is sorted.
 func selectControllers(words []string) ([]string, error) {
+	words = slices.Clone(words)
+	for i, word := range words {
+		name, off := strings.CutPrefix(word, "-")
+		switch now := formerNames[name]; {
+		case now != "" && off:
+			words[i] = "-" + now
+		case now != "":
+			words[i] = now
+		}
+	}
 	var selected []string
 	for name := range controllers {
 		if slices.Contains(words, name) || slices.Contains(words, everyController) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -23,6 +24,8 @@ func TestControllersAreSelectedByName(t *testing.T) {
 		{"a star takes all", []string{"*"}, every},
 		{"names alone take those", []string{"stage", "accept"}, []string{"accept", "stage"}},
 		{"a minus leaves one out", []string{"*", "-stage"}, without("stage")},
+		{"a former name is read as that of today", []string{"provision", "reclaim", "stage"}, []string{"pavvolume", "stage"}},
+		{"and leaves that one out", []string{"*", "-reclaim"}, without("pavvolume")},
 		{"a minus wins wherever it stands", []string{"-stage", "stage", "accept"}, []string{"accept"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -68,7 +71,7 @@ func TestTheChartTakesTheControllersThereAreAndNoOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	pattern := regexp.MustCompile(schema.Properties.Controller.Properties.Controllers.Items.Pattern)
-	for _, name := range controllerNames() {
+	for _, name := range append(controllerNames(), slices.Collect(maps.Keys(formerNames))...) {
 		if !pattern.MatchString(name) || !pattern.MatchString("-"+name) {
 			t.Errorf("the schema of the chart refuses controller %s", name)
 		}

@@ -53,7 +53,7 @@ type Plan struct {
 func writeJournal(v *View, status *tarnv1.PavVolumeStatus) action.Action {
 	record := v.Record.DeepCopy()
 	record.Status = *status
-	return action.UpdateStatus{To: record}
+	return action.UpdateStatus{To: record, Present: true}
 }
 
 // growVolume sets the capacity of the PersistentVolume.

@@ -1,0 +1,110 @@
+package pavvolume
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
+	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/volume"
+)
+
+// takeNode makes the new attempt run on the node that the claim selects. Users who may write the
+// claim may set the node themselves, and the scheduler does not check it. So takeNode checks it
+// against the class. A rejected node is recorded like one that failed, and then given back to the
+// scheduler.
+func (r *reconciler) takeNode(ctx context.Context, v *View) error {
+	// A node that was given back must not be used again because a cache is behind.
+	claim, err := r.liveClaim(ctx, v)
+	if err != nil {
+		return err
+	}
+	selected := v.Claim.Annotations[annSelectedNode]
+	if claim == nil || claim.Annotations[annSelectedNode] != selected {
+		return kube.ErrStale
+	}
+	v.Record = v.Record.DeepCopy()
+	v.Record.Status.NodeName = selected
+	class, err := classOf(v.Record)
+	if err != nil {
+		return err
+	}
+	node, err := r.liveNode(ctx, selected)
+	if err != nil {
+		return err
+	}
+	why, reason := "is not in allowedTopologies of StorageClass "+class.Name, reasonNodeRefused
+	switch {
+	case node == nil:
+		why, reason = "is gone", steppod.ReasonNodeGone
+	case volume.Allows(class.AllowedTopologies, node.Labels):
+		return nil
+	}
+	return &steppod.StepError{Step: tarnv1.StepCreation, Reason: reason, Message: fmt.Sprintf("node %q, which annotation %s of the claim selects, %s", selected, annSelectedNode, why)}
+}
+
+// nodeGone returns a StepError if the attempt's node is gone. No pod of the attempt can run there.
+// Only the scheduler, or a pod that may run anywhere, finds another node.
+func (r *reconciler) nodeGone(ctx context.Context, v *View, step tarnv1.Step) error {
+	gone, err := r.lostNode(ctx, v)
+	if err != nil || !gone {
+		return err
+	}
+	return &steppod.StepError{Step: step, Reason: steppod.ReasonNodeGone, Message: fmt.Sprintf("node %q, on which the volume was being created, is gone", v.Record.Status.NodeName)}
+}
+
+// lostNode says whether the volume is on a node that is gone, so that no pod can reach its storage.
+func (r *reconciler) lostNode(ctx context.Context, v *View) (bool, error) {
+	if v.Record.Status.NodeName == "" {
+		return false, nil
+	}
+	node, err := r.liveNode(ctx, v.Record.Status.NodeName)
+	return err == nil && node == nil, err
+}
+
+// liveNode reads a node from the API server, nil if it is gone.
+func (r *reconciler) liveNode(ctx context.Context, name string) (*corev1.Node, error) {
+	return kube.Get(ctx, r.reader, client.ObjectKey{Name: name}, &corev1.Node{})
+}
+
+// tie gives a volume the node affinity of its node, with the label that Kubernetes' own local
+// volumes use. Without a node there is no affinity.
+func (r *reconciler) tie(ctx context.Context, vol *corev1.PersistentVolume, nodeName string) error {
+	if nodeName == "" {
+		return nil
+	}
+	node, err := r.liveNode(ctx, nodeName)
+	if err != nil {
+		return err
+	}
+	hostname := nodeName
+	if node != nil && node.Labels[corev1.LabelHostname] != "" {
+		hostname = node.Labels[corev1.LabelHostname]
+	}
+	vol.Spec.NodeAffinity = affinityTo(hostname)
+	return nil
+}
+
+// reschedule lets the scheduler select another node after a failure. It clears the node in the
+// record first. After a crash in between, the controller tries the same node once more, which does
+// no harm.
+func (r *reconciler) reschedule(ctx context.Context, v *View) error {
+	node := v.Record.Status.NodeName
+	status := v.Record.Status.DeepCopy()
+	status.NodeName = ""
+	if _, err := r.apply(ctx, v, writes(v, status)); err != nil {
+		return err
+	}
+	live, err := r.liveClaim(ctx, v)
+	if err != nil || live == nil || live.Annotations[annSelectedNode] != node {
+		return err
+	}
+	free := live.DeepCopy()
+	delete(free.Annotations, annSelectedNode)
+	return r.runner.Do(ctx, action.Patch{From: live, To: free})
+}

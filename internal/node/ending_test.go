@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -60,11 +59,8 @@ func TestAStageThatIsDeletedByHandEndsWithTheLastOfItsTargets(t *testing.T) {
 func TestAStageThatIsDeletedByHandWaitsForNoPodThatIsGone(t *testing.T) {
 	w, volume := serving(t)
 	pod := w.pod("client")
-	if _, err := w.publish(volume, string(pod.UID), func(r *csi.NodePublishVolumeRequest) {
-		r.VolumeContext = map[string]string{keyNamespace: pod.Namespace, keyPodName: pod.Name, keyPodUID: string(pod.UID)}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.publish(volume, string(pod.UID), of(pod))
+	w.must(err)
 	w.deletedByHand()
 	w.must(w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)))
 	// The kubelet has forgotten it.

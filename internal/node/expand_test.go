@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -87,12 +87,7 @@ func (w *world) letGrow(provisioner string) {
 	w.Helper()
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": {"volumeExpansion": {"nodePodTemplate": {"spec": {}}}}}`))
 	w.must(w.client.Patch(w.ctx, &pavv1.PavProvisioner{ObjectMeta: metav1.ObjectMeta{Name: provisioner}}, patch))
-	w.eventually("the driver expands volumes", func() error {
-		if !w.expands(provisioner) {
-			return errors.New("not yet")
-		}
-		return nil
-	})
+	w.until("the driver expands volumes", func() bool { return w.expands(provisioner) })
 }
 
 // readsReadOnly makes a template of staging read readOnly, or none.
@@ -106,12 +101,7 @@ func (w *world) readsReadOnly(provisioner string, reads bool) {
 		changed.Spec.VolumeStaging, changed.Spec.VolumeExpansion = testkit.Section(`{"podTemplate": {"metadata": {"labels": {"ro": "{{ readOnly }}"}}}}`), testkit.Section("{}")
 	}
 	w.must(w.client.Patch(w.ctx, changed, client.MergeFrom(p)))
-	w.eventually("the agent has heard of it", func() error {
-		if w.expands(provisioner) != reads {
-			return errors.New("not yet")
-		}
-		return nil
-	})
+	w.until("the agent has heard of it", func() bool { return w.expands(provisioner) == reads })
 }
 
 func (w *world) expands(driver string) bool {
@@ -232,24 +222,13 @@ func (w *world) enlarge(device uint64, size int64) {
 func (w *world) publishDevice(provisioner string, device uint64) (volume *corev1.PersistentVolume, target string) {
 	w.Helper()
 	w.player.set(func(pav string) (tarnv1.StagePodPhase, string) {
-		if err := unix.Mknod(filepath.Join(pav, "volume"), unix.S_IFBLK|0o600, int(device)); err != nil { //nolint:gosec // a device number fits
-			return tarnv1.StagePodFailed, err.Error()
-		}
-		return tarnv1.StagePodSucceeded, ""
+		return played(tarnv1.StagePodSucceeded, unix.Mknod(filepath.Join(pav, "volume"), unix.S_IFBLK|0o600, int(device))) //nolint:gosec // a device number fits
 	})
-	mode, name := corev1.PersistentVolumeBlock, "pv-"+w.id
-	volume = &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
-		Capacity:   corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")},
-		VolumeMode: &mode, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: provisioner, VolumeHandle: "handle-of-" + name}},
-	}}
-	w.create(volume)
+	volume = w.volume(provisioner, "pv-"+w.id, func(v *corev1.PersistentVolume) { v.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
 	target, err := w.publish(volume, "pod-1", func(r *csi.NodePublishVolumeRequest) {
 		r.VolumeCapability.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 	})
-	if err != nil {
-		w.Fatalf("publish: %v", err)
-	}
+	w.must(err)
 	return volume, target
 }
 

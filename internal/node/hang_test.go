@@ -47,10 +47,7 @@ func (s *servers) stage(pav string) (tarnv1.StagePodPhase, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.byPav[pav] = server
-	if err := os.WriteFile(filepath.Join(pav, "ready"), nil, 0o644); err != nil {
-		return tarnv1.StagePodFailed, err.Error()
-	}
-	return tarnv1.StagePodRunning, ""
+	return played(tarnv1.StagePodRunning, os.WriteFile(filepath.Join(pav, "ready"), nil, 0o644))
 }
 
 func (s *servers) end(pav string) {

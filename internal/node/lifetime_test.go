@@ -165,12 +165,7 @@ func TestAVolumeWhoseProvisionerWasRemovedByForceIsGivenBack(t *testing.T) {
 	w.stop()
 	w.start()
 	w.ends(volume, target)
-	w.eventually("the driver ends with its last stage", func() error {
-		if w.served(name) == nil {
-			return errors.New("still served")
-		}
-		return nil
-	})
+	w.until("the driver ends with its last stage", func() bool { return w.served(name) != nil })
 }
 
 func TestAnUnpublishThatCannotWaitLongerFindsItsStageAgain(t *testing.T) {
@@ -216,12 +211,8 @@ func TestAfterARestartNothingEmptyIsHandedOut(t *testing.T) {
 	w, volume := serving(t)
 	mounted := func(pav string) (tarnv1.StagePodPhase, string) {
 		point := filepath.Join(pav, "volume")
-		_ = os.Mkdir(point, 0o755)
-		if err := unix.Mount("tarn-test", point, "tmpfs", 0, ""); err != nil {
-			return tarnv1.StagePodFailed, err.Error()
-		}
-		_ = os.WriteFile(filepath.Join(point, "greeting"), []byte("mounted"), 0o644)
-		return tarnv1.StagePodSucceeded, ""
+		return played(tarnv1.StagePodSucceeded, os.MkdirAll(point, 0o755), unix.Mount("tarn-test", point, "tmpfs", 0, ""),
+			os.WriteFile(filepath.Join(point, "greeting"), []byte("mounted"), 0o644))
 	}
 	w.player.set(mounted)
 	target := w.mustPublish(volume, "pod-1")
@@ -254,10 +245,7 @@ func TestAfterARestartNothingEmptyIsHandedOut(t *testing.T) {
 func TestATargetTheKubeletHasForgottenIsReleasedWhenItsPodStaysGone(t *testing.T) {
 	w, volume := serving(t)
 	pod := w.pod("client")
-	of := func(r *csi.NodePublishVolumeRequest) {
-		r.VolumeContext = map[string]string{keyNamespace: pod.Namespace, keyPodName: pod.Name, keyPodUID: string(pod.UID)}
-	}
-	target, err := w.publish(volume, string(pod.UID), of)
+	target, err := w.publish(volume, string(pod.UID), of(pod))
 	w.must(err)
 	now := time.Now()
 	if w.agent.stages.ReleaseAbandoned(w.ctx, now) || w.agent.stages.ReleaseAbandoned(w.ctx, now.Add(time.Hour)) {

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -45,13 +46,16 @@ type player struct {
 
 // greet is a staging pod that makes a directory with one file and ends.
 func greet(pav string) (tarnv1.StagePodPhase, string) {
-	if err := os.MkdirAll(filepath.Join(pav, "volume"), 0o755); err != nil {
+	volume := filepath.Join(pav, "volume")
+	return played(tarnv1.StagePodSucceeded, os.MkdirAll(volume, 0o755), os.WriteFile(filepath.Join(volume, "greeting"), []byte("hello\n"), 0o644))
+}
+
+// played is what becomes of a staging pod after its steps.
+func played(phase tarnv1.StagePodPhase, steps ...error) (tarnv1.StagePodPhase, string) {
+	if err := errors.Join(steps...); err != nil {
 		return tarnv1.StagePodFailed, err.Error()
 	}
-	if err := os.WriteFile(filepath.Join(pav, "volume", "greeting"), []byte("hello\n"), 0o644); err != nil {
-		return tarnv1.StagePodFailed, err.Error()
-	}
-	return tarnv1.StagePodSucceeded, ""
+	return phase, ""
 }
 
 func (p *player) set(stage func(string) (tarnv1.StagePodPhase, string)) {

@@ -360,12 +360,7 @@ func TestAStagingPodThatHasEndedIsNotWaitedForUntilTheKubeletTells(t *testing.T)
 		body := fmt.Appendf(nil, `{"status":{"pod":{"namespace":%q,"name":%q,"uid":%q}}}`, pod.Namespace, pod.Name, pod.UID)
 		return w.client.Status().Patch(w.ctx, &stages[0], client.RawPatch(types.MergePatchType, body))
 	})
-	w.eventually("the agent knows of the pod", func() error {
-		if len(w.agent.stages.Pods()) != 1 {
-			return errors.New("not yet")
-		}
-		return nil
-	})
+	w.until("the agent knows of the pod", func() bool { return len(w.agent.stages.Pods()) == 1 })
 	runtime.stopped(pod) // a container, but another still runs: there is none that has ended
 	select {
 	case err := <-published:

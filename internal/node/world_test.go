@@ -209,6 +209,17 @@ func (w *world) eventually(what string, look func() error) {
 	}
 }
 
+// until is eventually for what is true or not.
+func (w *world) until(what string, is func() bool) {
+	w.Helper()
+	w.eventually(what, func() error {
+		if !is() {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
+
 func (w *world) create(object client.Object) {
 	w.Helper()
 	if err := w.client.Create(w.ctx, object); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -260,7 +271,7 @@ func (w *world) served(name string) error {
 }
 
 // volume creates a PersistentVolume of the provisioner, 1Mi large.
-func (w *world) volume(provisioner, name string) *corev1.PersistentVolume {
+func (w *world) volume(provisioner, name string, changes ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 	w.Helper()
 	volume := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -271,6 +282,9 @@ func (w *world) volume(provisioner, name string) *corev1.PersistentVolume {
 				Driver: provisioner, VolumeHandle: "handle-of-" + name,
 			}},
 		},
+	}
+	for _, change := range changes {
+		change(volume)
 	}
 	w.create(volume)
 	return volume

@@ -62,23 +62,35 @@ func (c loggingClient) Delete(ctx context.Context, o client.Object, options ...c
 	return c.logged(ctx, err, "delete", o, begun)
 }
 
-func (c loggingClient) Status() client.SubResourceWriter { return loggingStatus{c.Client.Status(), c} }
+func (c loggingClient) Status() client.SubResourceWriter { return c.SubResource("status") }
 
-type loggingStatus struct {
-	client.SubResourceWriter
+// SubResource logs the writes of a subresource as "create eviction", for example.
+func (c loggingClient) SubResource(name string) client.SubResourceClient {
+	return loggingSubResource{c.Client.SubResource(name), c, name}
+}
+
+type loggingSubResource struct {
+	client.SubResourceClient
 	client loggingClient
+	name   string
 }
 
-func (s loggingStatus) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
+func (s loggingSubResource) Create(ctx context.Context, o, sub client.Object, options ...client.SubResourceCreateOption) error {
 	begun := time.Now()
-	err := s.SubResourceWriter.Update(ctx, o, options...)
-	return s.client.logged(ctx, err, "update status", o, begun, stateOf(o)...)
+	err := s.SubResourceClient.Create(ctx, o, sub, options...)
+	return s.client.logged(ctx, err, "create "+s.name, o, begun)
 }
 
-func (s loggingStatus) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+func (s loggingSubResource) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
 	begun := time.Now()
-	err := s.SubResourceWriter.Patch(ctx, o, patch, options...)
-	return s.client.logged(ctx, err, "patch status", o, begun, stateOf(o)...)
+	err := s.SubResourceClient.Update(ctx, o, options...)
+	return s.client.logged(ctx, err, "update "+s.name, o, begun, stateOf(o)...)
+}
+
+func (s loggingSubResource) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+	begun := time.Now()
+	err := s.SubResourceClient.Patch(ctx, o, patch, options...)
+	return s.client.logged(ctx, err, "patch "+s.name, o, begun, stateOf(o)...)
 }
 
 func (c loggingClient) logged(ctx context.Context, err error, action string, o client.Object, begun time.Time, more ...any) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,6 +53,8 @@ func TestEachWriteIsOneLineOfTheLog(t *testing.T) {
 			return c.Status().Update(ctx, record)
 		}, "update status", map[string]any{"phase": "Creating", "Provisioned": "False PodWaits: no node"}, recordPairs},
 		{func() error { return c.Create(ctx, pod) }, "create", nil, podPairs},
+		{func() error { return c.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{}) }, "create eviction", nil, podPairs},
+		{func() error { pod.ResourceVersion = ""; return c.Create(ctx, pod) }, "create", nil, podPairs},
 		{func() error { return c.Delete(ctx, pod) }, "delete", nil, podPairs},
 		{func() error {
 			recorder.Eventf(record, nil, "Warning", "Failed", "Create", "%d times", 3)

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -68,6 +69,8 @@ type (
 		Object client.Object
 		// Unchanged also requires that the object has the version that was read.
 		Unchanged bool
+		// Grace is the grace period in seconds; nil means the object's own.
+		Grace *int64
 		// Present is that of PatchStatus.
 		Present bool
 	}
@@ -75,7 +78,7 @@ type (
 	// StartPod starts the pod of a step.
 	StartPod struct{ Pod *corev1.Pod }
 
-	// DiscardPods deletes pods, unless they are being deleted.
+	// DiscardPods deletes pods of steps, unless they are being deleted.
 	DiscardPods struct{ Pods []corev1.Pod }
 
 	// Confirm reads an object live, and ends the plan with kube.ErrStale if it is gone or has
@@ -98,7 +101,17 @@ type (
 	// Together are actions of which each depends on the one before. They are done up to the first
 	// that fails.
 	Together []Action
+
+	// Own is embedded in an action type of a controller that is more than a write, such as one that
+	// reads live before it. Runner.Own does it.
+	Own struct{}
 )
+
+// Steps starts and deletes the pods of steps. *steppod.Steps is one.
+type Steps interface {
+	Start(ctx context.Context, pod *corev1.Pod) error
+	Discard(ctx context.Context, pod *corev1.Pod) error
+}
 
 // Runner does actions.
 type Runner struct {
@@ -108,12 +121,9 @@ type Runner struct {
 	Live client.Reader
 	// Steps is for StartPod and DiscardPods.
 	Steps Steps
-}
-
-// Steps starts and removes the pods of steps. *steppod.Steps is one.
-type Steps interface {
-	Start(ctx context.Context, pod *corev1.Pod) error
-	Discard(ctx context.Context, pod *corev1.Pod) error
+	// Own does the controller's own actions. It returns the object that it has written, nil for
+	// none.
+	Own func(context.Context, Action) (client.Object, error)
 }
 
 // Run is the writes of one reconcile. A plan computes all its objects from one view. So an action
@@ -147,19 +157,34 @@ func (r *Run) Try(ctx context.Context, actions ...Action) error {
 		if ctx.Err() != nil {
 			return errors.Join(append(failed, ctx.Err())...)
 		}
-		failed = append(failed, a.do(ctx, r))
+		failed = append(failed, r.one(ctx, a))
 	}
 	return errors.Join(failed...)
 }
 
 func (t Together) do(ctx context.Context, r *Run) error {
 	for _, a := range t {
-		if err := a.do(ctx, r); err != nil {
+		if err := r.one(ctx, a); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+func (r *Run) one(ctx context.Context, a Action) error {
+	if _, own := a.(interface{ own() }); !own {
+		return a.do(ctx, r)
+	}
+	written, err := r.Own(ctx, a)
+	if err == nil && written != nil {
+		r.versions[written.GetUID()] = written.GetResourceVersion()
+	}
+	return err
+}
+
+func (Own) own() {}
+
+func (Own) do(context.Context, *Run) error { return nil } // Run.one does it
 
 func (a Create) do(ctx context.Context, r *Run) error {
 	err := r.Client.Create(ctx, copyOf(a.Object))
@@ -226,11 +251,11 @@ func (a RemoveFinalizer) do(ctx context.Context, r *Run) error {
 func (a Delete) do(ctx context.Context, r *Run) error {
 	o := r.current(a.Object)
 	uid, version := o.GetUID(), o.GetResourceVersion()
-	only := client.Preconditions{UID: &uid}
+	options := &client.DeleteOptions{GracePeriodSeconds: a.Grace, Preconditions: &metav1.Preconditions{UID: &uid}}
 	if a.Unchanged {
-		only.ResourceVersion = &version
+		options.Preconditions.ResourceVersion = &version
 	}
-	switch err := r.Client.Delete(ctx, o, only); {
+	switch err := r.Client.Delete(ctx, o, options); {
 	case apierrors.IsNotFound(err) && a.Present:
 		return kube.ErrStale
 	case client.IgnoreNotFound(err) != nil:

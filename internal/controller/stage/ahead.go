@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -54,17 +53,10 @@ func (r *Reconciler) registerAhead(mgr ctrl.Manager, pods cache.Cache, concurren
 
 // takenOn passes the event by which a kubelet accepts a pod that uses claims. It skips pods
 // that existed when the controller started: their kubelet has already asked, or is about to.
-func takenOn() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			old, ok := e.ObjectOld.(*corev1.Pod)
-			current, ok2 := e.ObjectNew.(*corev1.Pod)
-			return ok && ok2 && (old.Status.StartTime == nil || old.UID != current.UID) && awaitsVolumes(current)
-		},
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
+func takenOn() predicate.Funcs {
+	return updates(func(old, current *corev1.Pod) bool {
+		return (old.Status.StartTime == nil || old.UID != current.UID) && awaitsVolumes(current)
+	})
 }
 
 // awaitsVolumes reports whether the kubelet has accepted a pod, will ask for its volumes, and
@@ -250,47 +242,10 @@ func consumerOf(stage *tarnv1.PavStage) string {
 	return string(stage.Spec.AheadFor.UID)
 }
 
-// podEnding passes the event that a pod is gone or is ending.
-func podEnding() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			pod, ok := e.ObjectNew.(*corev1.Pod)
-			return ok && (ends(pod) || e.ObjectOld.GetUID() != pod.UID) // the new pod may be the successor of the old one
-		},
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
-}
-
-// stagesFor enqueues the stages that were begun ahead for a pod.
-func (r *Reconciler) stagesFor() handler.EventHandler {
-	return r.enqueue(byConsumer, func(o client.Object) string { return string(o.GetUID()) })
-}
-
 // lookAhead is when to reconcile a stage that was begun ahead; zero for other stages.
 func lookAhead(stage *tarnv1.PavStage, now time.Time) time.Time {
 	if stage == nil || !stage.Awaited() || stage.DeletionTimestamp != nil {
 		return time.Time{}
 	}
 	return now.Add(aheadLook)
-}
-
-// siblings enqueues the stages of the same volume.
-func (r *Reconciler) siblings() handler.EventHandler {
-	return r.enqueue(byVolume, func(o client.Object) string { return o.(*tarnv1.PavStage).Spec.VolumeName })
-}
-
-// awaitedNoMore passes the event that a stage begun ahead is gone, or that the kubelet has
-// asked for it. Stages on other nodes may wait for that.
-func awaitedNoMore() predicate.Predicate {
-	awaited := func(o client.Object) bool {
-		stage, ok := o.(*tarnv1.PavStage)
-		return ok && stage.Awaited()
-	}
-	return predicate.Funcs{
-		CreateFunc:  func(event.CreateEvent) bool { return false },
-		UpdateFunc:  func(e event.UpdateEvent) bool { return awaited(e.ObjectOld) && !awaited(e.ObjectNew) },
-		DeleteFunc:  func(e event.DeleteEvent) bool { return awaited(e.Object) },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
 }

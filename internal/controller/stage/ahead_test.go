@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 )
 
 // takenPod is a pod that uses claim ns/data and that the kubelet of n1 has just accepted.
@@ -290,7 +291,7 @@ func TestAForsakenStageIsEndedUnlessTheKubeletAsks(t *testing.T) {
 	asked := read.DeepCopy()
 	asked.Status.Node.Taken = true
 	w.must(w.store.Status().Update(t.Context(), asked))
-	if err := w.r.do(t.Context(), View{Stage: read}, EndStage{Unchanged: true}); err == nil || w.stage().DeletionTimestamp != nil {
+	if err := w.r.runner.Do(t.Context(), action.Delete{Object: read, Unchanged: true}); err == nil || w.stage().DeletionTimestamp != nil {
 		t.Errorf("a stage that the kubelet has asked for since was ended (%v)", err)
 	}
 

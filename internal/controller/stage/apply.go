@@ -7,96 +7,80 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/steppod"
 )
 
 // eventAction is the action that Events name.
 const eventAction = "Stage"
 
+// The controller's own actions. What they are about shares memory with the view: each write
+// updates the stage to the API server's version.
+type (
+	// WriteStatus writes the stage controller's part of the status.
+	WriteStatus struct {
+		action.Own
+		Stage  *tarnv1.PavStage
+		Status tarnv1.PavStagePodStatus
+	}
+	// ConfirmSole checks again whether a stage of another volume has the same handle, now that
+	// this stage is recorded. If two begin at once, at least one gives way.
+	ConfirmSole struct {
+		action.Own
+		Volume *corev1.PersistentVolume
+	}
+	// LetGo removes finalizers from the stage in one write.
+	LetGo struct {
+		action.Own
+		Stage      *tarnv1.PavStage
+		Finalizers []string
+	}
+	// RaiseGuard creates the disruption budget that keeps the staging pod.
+	RaiseGuard struct {
+		action.Own
+		Stage *tarnv1.PavStage
+	}
+)
+
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=patch;delete
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavstages/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=create;delete
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=create;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// apply carries out a plan up to the first error. The view's stage is the reconcile's own copy.
-// Each write updates it to the API server's version, against which the next write is checked.
-func (r *Reconciler) apply(ctx context.Context, v View, p Plan) error {
-	for _, a := range p.Actions {
-		if err := r.do(ctx, v, a); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *Reconciler) do(ctx context.Context, v View, a Action) error {
-	stage := v.Stage
+// own does the controller's own actions.
+func (r *Reconciler) own(ctx context.Context, a action.Action) (client.Object, error) {
 	switch a := a.(type) {
 	case WriteStatus:
-		return r.writeStatus(ctx, stage, a.Status)
+		return a.Stage, r.writeStatus(ctx, a.Stage, a.Status)
 	case ConfirmSole:
 		rival, err := r.rival(ctx, a.Volume)
 		if err == nil && rival != "" {
 			err = &steppod.StepError{Step: tarnv1.StepStaging, Reason: steppod.ReasonHandleTaken, Message: shared(rival)}
 		}
-		return err
-	case StartPod:
-		return r.steps.Start(ctx, a.Pod.DeepCopy())
-	case DiscardPod:
-		return r.steps.Discard(ctx, a.Pod)
+		return nil, err
 	case LetGo:
-		base := stage.DeepCopy()
-		stage.Finalizers = slices.DeleteFunc(stage.Finalizers, func(f string) bool { return slices.Contains(a.Finalizers, f) })
-		err := r.client.Patch(ctx, stage, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+		base := a.Stage.DeepCopy()
+		a.Stage.Finalizers = slices.DeleteFunc(a.Stage.Finalizers, func(f string) bool { return slices.Contains(a.Finalizers, f) })
+		err := r.client.Patch(ctx, a.Stage, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("removing finalizers of PavStage %s: %w", stage.Name, err)
+			return nil, fmt.Errorf("removing finalizers of PavStage %s: %w", a.Stage.Name, err)
 		}
-		return nil
-	case EndOther:
-		err := r.client.Delete(ctx, a.Stage, client.Preconditions{UID: &a.Stage.UID, ResourceVersion: &a.Stage.ResourceVersion})
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("deleting PavStage %s: %w", a.Stage.Name, err)
-		}
-		return nil
-	case EndStage:
-		only := client.Preconditions{UID: &stage.UID}
-		if a.Unchanged {
-			only.ResourceVersion = &stage.ResourceVersion
-		}
-		err := r.client.Delete(ctx, stage, only)
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("deleting PavStage %s: %w", stage.Name, err)
-		}
-		return nil
-	case Post:
-		r.post(stage, v.Claim, a)
-		return nil
-	case PostWait:
-		r.events.Eventf(stage, nil, corev1.EventTypeWarning, steppod.EventPodWaiting, a.Action, "%s", a.Note)
-		if v.Claim != nil {
-			r.events.Eventf(v.Claim, stage, corev1.EventTypeWarning, steppod.EventPodWaiting, a.Action, "%s", a.Note)
-		}
-		return nil
-	case HurryPod:
-		err := r.client.Delete(ctx, a.Pod, client.Preconditions{UID: &a.Pod.UID}, client.GracePeriodSeconds(hurry))
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("deleting pod %s/%s: %w", a.Pod.Namespace, a.Pod.Name, err)
-		}
-		return nil
-	case Tell:
-		r.events.Eventf(a.Pod, stage, a.Type, a.Reason, eventAction, "%s", a.Note)
-		return nil
+		return a.Stage, nil
 	case RaiseGuard:
-		return r.raiseGuard(ctx, stage)
-	case DropGuard:
-		return r.dropGuard(ctx, v.Guard)
+		return nil, r.raiseGuard(ctx, a.Stage)
 	}
-	return fmt.Errorf("stage: unknown action %T", a)
+	return nil, fmt.Errorf("stage: unknown action %T", a)
 }
 
 // maxMeetings is how many concurrent writes of the node agent writeStatus tolerates before it
@@ -147,12 +131,52 @@ func movedOn(a, b *tarnv1.PavStage) bool {
 		!equality.Semantic.DeepEqual(a.Status.Pod, b.Status.Pod)
 }
 
-// post emits a Warning on the stage, and on the claim, where users look for it.
-func (r *Reconciler) post(stage *tarnv1.PavStage, claim *corev1.PersistentVolumeClaim, p Post) {
-	if claim == nil {
-		r.events.Eventf(stage, nil, corev1.EventTypeWarning, p.Reason, eventAction, "%s", p.Note)
-		return
+// The staging pod must outlive the pods that use its volume. A drain evicts all pods of a node
+// at once. So the staging pod has a disruption budget that forbids its eviction. The drain
+// retries until the last consumer is gone; then the stage ends and its pod is deleted.
+
+// guardName is the name of a stage's disruption budget.
+func guardName(stage *tarnv1.PavStage) string { return "pav-staging-" + string(stage.UID) }
+
+// guard creates the budget if it is due: while pods may use the volume and the staging pod
+// runs.
+func guard(v View, status tarnv1.PavStagePodStatus) []action.Action {
+	if v.Guard != nil || !isStaged(v.Stage) || status.Phase != tarnv1.StagePodRunning {
+		return nil
 	}
-	r.events.Eventf(stage, claim, corev1.EventTypeWarning, p.Reason, eventAction, "%s", p.Note)
-	r.events.Eventf(claim, stage, corev1.EventTypeWarning, p.Reason, eventAction, "%s", p.Note)
+	return []action.Action{RaiseGuard{Stage: v.Stage}}
+}
+
+// raiseGuard creates the budget. The budget has minAvailable 1 rather than maxUnavailable 0,
+// because Kubernetes can count that without knowing the pod's controller. If the namespace
+// accepts no budget, the pod has none.
+func (r *Reconciler) raiseGuard(ctx context.Context, stage *tarnv1.PavStage) error {
+	least := intstr.FromInt32(1)
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: stage.Status.Pod.Namespace, Name: guardName(stage),
+			Labels: map[string]string{
+				tarnv1.LabelProvisioner: stage.Spec.Provisioner.Name, tarnv1.LabelVolume: tarnv1.VolumeLabel(stage.Spec.VolumeName),
+				tarnv1.LabelStep: string(tarnv1.StepStaging), tarnv1.LabelStage: string(stage.UID),
+			},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: tarnv1.GroupVersion.String(), Kind: "PavStage", Name: stage.Name, UID: stage.UID, Controller: ptr.To(true),
+			}},
+		},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: &least,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{
+				tarnv1.LabelStage: string(stage.UID), tarnv1.LabelStep: string(tarnv1.StepStaging),
+			}},
+		},
+	}
+	err := r.client.Create(ctx, budget)
+	switch {
+	case err == nil, apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsNotFound(err):
+		log.FromContext(ctx).Error(err, "the staging pod has no disruption budget, so a drain may end it before its consumers", "namespace", budget.Namespace)
+		return r.runner.Do(ctx, View{Stage: stage}.warn(ReasonUnguarded, fmt.Sprintf("no disruption budget for the staging pod: %v", err))...)
+	}
+	return fmt.Errorf("creating PodDisruptionBudget %s/%s: %w", budget.Namespace, budget.Name, err)
 }

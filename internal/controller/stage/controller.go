@@ -1,9 +1,3 @@
-// Package stage runs the pods of a PavStage: the staging pod while the stage is wanted, the
-// unstaging pod once its node has unmounted the volume. It is the stage controller's side of
-// the protocol described on type PavStage.
-//
-// It knows nothing of mounts, targets and /pav. Those belong to the node agent, and the two
-// meet only in the PavStage.
 package stage
 
 import (
@@ -31,6 +25,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 )
@@ -60,29 +55,31 @@ type Options struct {
 	Clock clock.PassiveClock
 }
 
-// steps is the part of steppod.Steps that the controller uses.
+// steps is the part of steppod.Steps that evaluates sections.
 type steps interface {
 	PrepareStatic(ctx context.Context, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (*steppod.Prepared, error)
 	PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, stage *tarnv1.PavStage, vol *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim, node *corev1.Node, attempt int32) (*steppod.Prepared, error)
+	PrepareNodeExpansion(ctx context.Context, p *pavv1.PavProvisioner, e steppod.NodeExpansion) (*steppod.Prepared, error)
 	Unmounted(ctx context.Context, pod *corev1.Pod, o steppod.Observation, now time.Time) (steppod.Observation, error)
-	Start(ctx context.Context, pod *corev1.Pod) error
-	Discard(ctx context.Context, pod *corev1.Pod) error
 }
 
 // Reconciler reconciles PavStages.
 type Reconciler struct {
-	client client.Client
-	live   client.Reader
-	steps  steps
-	events events.EventRecorder
-	clock  clock.PassiveClock
-
+	client  client.Client
+	live    client.Reader
+	steps   steps
+	runner  action.Runner
+	clock   clock.PassiveClock
 	handles kube.Handles
-
 	// pods are all pods of the cluster, trimmed; nil if no stage begins ahead.
 	pods client.Reader
+}
 
-	expander expander
+// newReconciler gives a Reconciler that writes with the client.
+func newReconciler(c client.Client, live client.Reader, s *steppod.Steps, recorder events.EventRecorder, now clock.PassiveClock) *Reconciler {
+	r := &Reconciler{client: c, live: live, steps: s, clock: now, handles: kube.Handles{Cached: c, Live: live}}
+	r.runner = action.Runner{Client: c, Events: recorder, Steps: s, Own: r.own}
+	return r
 }
 
 // Register adds the controller and its indexes to a manager.
@@ -101,24 +98,26 @@ func Register(mgr ctrl.Manager, o Options) error {
 	if err := kube.IndexHandles(context.Background(), mgr); err != nil {
 		return err
 	}
-	r := &Reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), steps: o.Steps, events: mgr.GetEventRecorder(kube.ControllerName), clock: o.Clock, expander: o.Steps}
-	r.handles = kube.Handles{Cached: r.client, Live: r.live}
+	r := newReconciler(mgr.GetClient(), mgr.GetAPIReader(), o.Steps, mgr.GetEventRecorder(kube.ControllerName), o.Clock)
+	volumeOfStage := func(o client.Object) string { return o.(*tarnv1.PavStage).Spec.VolumeName }
+	volumeOfClaim := func(o client.Object) string { return o.(*corev1.PersistentVolumeClaim).Spec.VolumeName }
 	made := ctrl.NewControllerManagedBy(mgr).
 		Named("stage").
 		For(&tarnv1.PavStage{}).
-		Watches(&tarnv1.PavStage{}, r.siblings(), builder.WithPredicates(awaitedNoMore())).
+		Watches(&tarnv1.PavStage{}, r.enqueue(byVolume, volumeOfStage), builder.WithPredicates(awaitedNoMore())).
 		Owns(&corev1.Pod{}).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(gone())).
-		Watches(&pavv1.PavProvisioner{}, r.stagesWith(byProvisioner), builder.WithPredicates(judged())).
-		Watches(&corev1.PersistentVolumeClaim{}, r.stagesOfClaim(), builder.WithPredicates(doomed())).
-		Watches(&corev1.Node{}, r.stagesWith(byNode), builder.WithPredicates(predicate.Or(gone(), relieved()))).
+		Watches(&pavv1.PavProvisioner{}, r.enqueue(byProvisioner, client.Object.GetName), builder.WithPredicates(judged())).
+		Watches(&corev1.PersistentVolumeClaim{}, r.enqueue(byVolume, volumeOfClaim), builder.WithPredicates(doomed())).
+		Watches(&corev1.Node{}, r.enqueue(byNode, client.Object.GetName), builder.WithPredicates(predicate.Or(gone(), relieved()))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()})
 	if o.Pods != nil {
 		r.pods = o.Pods
 		if err := r.registerAhead(mgr, o.Pods, o.MaxConcurrent); err != nil {
 			return err
 		}
-		made = made.WatchesRawSource(source.Kind[client.Object](o.Pods, &corev1.Pod{}, r.stagesFor(), podEnding()))
+		ofConsumer := r.enqueue(byConsumer, func(o client.Object) string { return string(o.GetUID()) })
+		made = made.WatchesRawSource(source.Kind[client.Object](o.Pods, &corev1.Pod{}, ofConsumer, podEnding()))
 	}
 	return made.Complete(r)
 }
@@ -135,11 +134,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return kube.Outcome(client.IgnoreNotFound(err), lookAt, now)
 	}
 	p := plan(view, now)
-	err = r.apply(ctx, view, p)
+	err = r.runner.Do(ctx, p.Actions...)
 	if refused := steppod.AsStepError(err); refused != nil {
 		view.Refused = refused
 		p = plan(view, now)
-		err = r.apply(ctx, view, p)
+		err = r.runner.Do(ctx, p.Actions...)
 	}
 	p.LookAt = kube.Sooner(p.LookAt, kube.Sooner(lookAhead(view.Stage, now), lookDrop(view.Stage, now)))
 	if err == nil {
@@ -163,11 +162,6 @@ func indexes() map[string]client.IndexerFunc {
 	}
 }
 
-// stagesWith enqueues the stages that the index lists under an object's name.
-func (r *Reconciler) stagesWith(index string) handler.EventHandler {
-	return r.enqueue(index, client.Object.GetName)
-}
-
 // enqueue enqueues the stages that the index lists under the key of an object.
 func (r *Reconciler) enqueue(index string, key func(client.Object) string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
@@ -184,17 +178,33 @@ func (r *Reconciler) enqueue(index string, key func(client.Object) string) handl
 	})
 }
 
-// judged passes those events of a provisioner that a stage may wait for before it begins.
-func judged() predicate.Predicate {
-	return predicate.Funcs{
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			old, ok := e.ObjectOld.(*pavv1.PavProvisioner)
-			current, ok2 := e.ObjectNew.(*pavv1.PavProvisioner)
-			return ok && ok2 && acceptance(old) != acceptance(current)
-		},
-		CreateFunc:  func(event.CreateEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
+// updates passes the updates that matter, and no other events.
+func updates[O client.Object](matters func(old, current O) bool) predicate.Funcs {
+	p := predicate.NewPredicateFuncs(func(client.Object) bool { return false })
+	p.UpdateFunc = func(e event.UpdateEvent) bool {
+		old, ok := e.ObjectOld.(O)
+		current, ok2 := e.ObjectNew.(O)
+		return ok && ok2 && matters(old, current)
 	}
+	return p
+}
+
+// orGone also passes the end of an object that concerns the stages.
+func orGone(p predicate.Funcs, concerns func(client.Object) bool) predicate.Funcs {
+	p.DeleteFunc = func(e event.DeleteEvent) bool { return concerns(e.Object) }
+	return p
+}
+
+func always(client.Object) bool { return true }
+
+// gone passes only the end of an object.
+func gone() predicate.Funcs {
+	return orGone(updates(func(_, _ client.Object) bool { return false }), always)
+}
+
+// judged passes those events of a provisioner that a stage may wait for before it begins.
+func judged() predicate.Funcs {
+	return orGone(updates(func(old, current *pavv1.PavProvisioner) bool { return acceptance(old) != acceptance(current) }), always)
 }
 
 func acceptance(p *pavv1.PavProvisioner) string {
@@ -204,26 +214,32 @@ func acceptance(p *pavv1.PavProvisioner) string {
 	return ""
 }
 
-// gone passes only the end of an object.
-func gone() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc:  func(event.CreateEvent) bool { return false },
-		UpdateFunc:  func(event.UpdateEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
-}
-
 // relieved passes the event that a node is no longer under pressure. Staging pods that the node
 // rejected may then start again.
-func relieved() predicate.Predicate {
-	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool {
-			old, ok := e.ObjectOld.(*corev1.Node)
-			current, ok2 := e.ObjectNew.(*corev1.Node)
-			return ok && ok2 && relief(current).After(relief(old))
-		},
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
+func relieved() predicate.Funcs {
+	return updates(func(old, current *corev1.Node) bool { return relief(current).After(relief(old)) })
+}
+
+// doomed passes the event that the deletion of an object was requested.
+func doomed() predicate.Funcs {
+	return updates(func(old, current client.Object) bool {
+		return old.GetDeletionTimestamp() == nil && current.GetDeletionTimestamp() != nil
+	})
+}
+
+// podEnding passes the event that a pod is gone or is ending.
+func podEnding() predicate.Funcs {
+	return orGone(updates(func(old, current *corev1.Pod) bool {
+		return ends(current) || old.UID != current.UID // the new pod may be the successor of the old one
+	}), always)
+}
+
+// awaitedNoMore passes the event that a stage begun ahead is gone, or that the kubelet has
+// asked for it. Stages on other nodes may wait for that.
+func awaitedNoMore() predicate.Funcs {
+	awaited := func(o client.Object) bool {
+		stage, ok := o.(*tarnv1.PavStage)
+		return ok && stage.Awaited()
 	}
+	return orGone(updates(func(old, current client.Object) bool { return awaited(old) && !awaited(current) }), awaited)
 }

@@ -8,10 +8,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
@@ -21,22 +22,13 @@ import (
 // the message; the next attempt follows by itself.
 const ReasonExpansionFailed = "NodeExpansionFailed"
 
-// expander is the part of steppod.Steps that makes node expansion pods.
-type expander interface {
-	PrepareNodeExpansion(ctx context.Context, p *pavv1.PavProvisioner, e steppod.NodeExpansion) (*steppod.Prepared, error)
-}
-
 // ExpansionView is all that a decision about expanding a staged volume on its node depends on.
 type ExpansionView struct {
-	// Stage has a request.
-	Stage *tarnv1.PavStage
+	// View is of a stage with a request. Its Prepared and Unfit are those of the expansion pod;
+	// Unfit also says why the API server rejected that.
+	View
 	// Pods are the stage's node expansion pods.
 	Pods []corev1.Pod
-	// Prepared is the evaluated section of the pod that is due; nil if none is.
-	Prepared *steppod.Prepared
-	// Unfit says why the section could not be evaluated, or why the API server rejected the
-	// pod.
-	Unfit *steppod.StepError
 }
 
 // expand takes the expansion of a staged volume a step further. It returns when to reconcile if
@@ -50,11 +42,10 @@ func (r *Reconciler) expand(ctx context.Context, v View, now time.Time) (time.Ti
 		return time.Time{}, err
 	}
 	p := planExpansion(e, now)
-	err = r.apply(ctx, v, p)
-	if refused := steppod.AsStepError(err); refused != nil {
-		e.Unfit = refused
+	err = r.runner.Do(ctx, p.Actions...)
+	if e.Unfit = steppod.AsStepError(err); e.Unfit != nil {
 		p = planExpansion(e, now)
-		err = r.apply(ctx, v, p)
+		err = r.runner.Do(ctx, p.Actions...)
 	}
 	return p.LookAt, err
 }
@@ -72,12 +63,10 @@ func (r *Reconciler) stopExpansion(ctx context.Context, v View, now time.Time) (
 		return false, time.Time{}, nil
 	case situationOf(v.Stage) == stop:
 		pods, err := r.expansionPods(ctx, v.Stage)
-		for i := range pods {
-			if err := r.steps.Discard(ctx, &pods[i]); err != nil {
-				return true, time.Time{}, err
-			}
+		if err != nil {
+			return false, time.Time{}, err
 		}
-		return len(pods) > 0, time.Time{}, err
+		return len(pods) > 0, time.Time{}, r.runner.Do(ctx, action.DiscardPods{Pods: pods})
 	case v.Node == nil || !losesStagingPod(v):
 		return false, time.Time{}, nil
 	}
@@ -94,7 +83,7 @@ func (r *Reconciler) stopExpansion(ctx context.Context, v View, now time.Time) (
 			lookAt, status.Message = kube.Sooner(lookAt, o.CheckAt), cmp.Or(o.Message, status.Message)
 		}
 	}
-	return true, lookAt, r.apply(ctx, v, Plan{Actions: append(write(v, status), actions...)})
+	return true, lookAt, r.runner.Do(ctx, append(write(v, status), actions...)...)
 }
 
 // losesStagingPod reports whether the next write may say that the staging pod is gone while the
@@ -125,7 +114,7 @@ func (r *Reconciler) runningExpansions(ctx context.Context, stage *tarnv1.PavSta
 		return nil, err
 	}
 	want, have := stage.Status.Node.Expansion, stage.Status.Pod.Expansion
-	e := ExpansionView{Stage: stage, Pods: pods}
+	e := ExpansionView{View: View{Stage: stage}, Pods: pods}
 	if have != nil && have.Attempt == want.Attempt && have.Phase == tarnv1.StageExpansionRunning && currentExpansion(e) == nil {
 		pod, err := find(ctx, r, &corev1.Pod{}, client.ObjectKey{Namespace: have.Namespace, Name: have.Name}, "")
 		if err != nil {
@@ -141,11 +130,11 @@ func (r *Reconciler) runningExpansions(ctx context.Context, stage *tarnv1.PavSta
 }
 
 // hurryAll deletes pods that have nothing more to do, each once.
-func hurryAll(pods []corev1.Pod) []Action {
-	var actions []Action
+func hurryAll(pods []corev1.Pod) []action.Action {
+	var actions []action.Action
 	for i := range pods {
 		if grace := pods[i].DeletionGracePeriodSeconds; pods[i].DeletionTimestamp == nil || grace == nil || *grace > hurry {
-			actions = append(actions, HurryPod{&pods[i]})
+			actions = append(actions, action.Delete{Object: &pods[i], Grace: ptr.To[int64](hurry)})
 		}
 	}
 	return actions
@@ -168,7 +157,7 @@ func (r *Reconciler) expansionPods(ctx context.Context, stage *tarnv1.PavStage) 
 }
 
 func (r *Reconciler) gatherExpansion(ctx context.Context, v View) (ExpansionView, error) {
-	e := ExpansionView{Stage: v.Stage}
+	e := ExpansionView{View: View{Stage: v.Stage, Claim: v.Claim}}
 	var err error
 	if e.Pods, err = r.expansionPods(ctx, v.Stage); err != nil || !expansionDue(e) {
 		return e, err
@@ -202,7 +191,7 @@ func (r *Reconciler) gatherExpansion(ctx context.Context, v View) (ExpansionView
 	if want.Capacity > has {
 		return unfit(fmt.Sprintf("node %q asks that volume %q grow to %d bytes, but it has %d", v.Stage.Spec.NodeName, w.Volume.Name, want.Capacity, has))
 	}
-	e.Prepared, err = r.expander.PrepareNodeExpansion(ctx, w.Provisioner, steppod.NodeExpansion{
+	e.Prepared, err = r.steps.PrepareNodeExpansion(ctx, w.Provisioner, steppod.NodeExpansion{
 		Stage: v.Stage, Record: record, Volume: w.Volume, Claim: w.Claim, Node: w.Node, NewCapacity: want.Capacity, Attempt: want.Attempt,
 	})
 	if e.Unfit = steppod.AsStepError(err); err != nil && e.Unfit == nil {
@@ -262,15 +251,15 @@ func planExpansion(e ExpansionView, now time.Time) Plan {
 			return expansionDone(e)
 		}
 		pod := e.Prepared.Pod
-		running := WriteStatus{expansionStatus(e, tarnv1.StageExpansion{
+		running := e.expansion(tarnv1.StageExpansion{
 			Attempt: want.Attempt, Phase: tarnv1.StageExpansionRunning, Namespace: pod.Namespace, Name: pod.Name,
-		})}
-		return Plan{Actions: append([]Action{running, StartPod{pod}}, discardExpansions(e, pod.Name)...)}
+		})
+		return Plan{Actions: []action.Action{running, action.StartPod{Pod: pod}, discardExpansions(e, pod.Name)}}
 	}
 	have := e.Stage.Status.Pod.Expansion
 	if have.Phase != tarnv1.StageExpansionRunning {
 		if have.Phase == tarnv1.StageExpansionSucceeded {
-			return Plan{Actions: discardExpansions(e, "")}
+			return Plan{Actions: []action.Action{discardExpansions(e, "")}}
 		}
 		return Plan{}
 	}
@@ -289,16 +278,12 @@ func planExpansion(e ExpansionView, now time.Time) Plan {
 	if waiting == *have {
 		return Plan{LookAt: o.CheckAt}
 	}
-	actions := []Action{WriteStatus{expansionStatus(e, waiting)}}
-	if action, note := o.WaitEvent(currentExpansion(e)); note != "" {
-		actions = append(actions, PostWait{action, kube.Cut(note, maxNote)})
-	}
-	return Plan{Actions: actions, LookAt: o.CheckAt}
+	return Plan{Actions: append([]action.Action{e.expansion(waiting)}, e.waits(o, currentExpansion(e))...), LookAt: o.CheckAt}
 }
 
 func expansionDone(e ExpansionView) Plan {
 	done := tarnv1.StageExpansion{Attempt: e.Stage.Status.Node.Expansion.Attempt, Phase: tarnv1.StageExpansionSucceeded}
-	return Plan{Actions: append([]Action{WriteStatus{expansionStatus(e, done)}}, discardExpansions(e, "")...)}
+	return Plan{Actions: []action.Action{e.expansion(done), discardExpansions(e, "")}}
 }
 
 func expansionFailed(e ExpansionView, message string) Plan {
@@ -308,21 +293,19 @@ func expansionFailed(e ExpansionView, message string) Plan {
 	if pod := currentExpansion(e); pod != nil {
 		failed.Namespace, failed.Name = pod.Namespace, pod.Name
 	}
-	return Plan{Actions: []Action{WriteStatus{expansionStatus(e, failed)}, Post{ReasonExpansionFailed, kube.Cut(message, maxNote)}}}
+	return Plan{Actions: append([]action.Action{e.expansion(failed)}, e.warn(ReasonExpansionFailed, message)...)}
 }
 
-func expansionStatus(e ExpansionView, expansion tarnv1.StageExpansion) tarnv1.PavStagePodStatus {
-	status := e.Stage.Status.Pod
-	status.Expansion = &expansion
-	return status
+// expansion writes the status of the expansion.
+func (v View) expansion(is tarnv1.StageExpansion) action.Action {
+	status := v.Stage.Status.Pod
+	status.Expansion = &is
+	return v.record(status)
 }
 
-func discardExpansions(e ExpansionView, keep string) []Action {
-	var actions []Action
-	for i := range e.Pods {
-		if e.Pods[i].Name != keep && e.Pods[i].DeletionTimestamp == nil {
-			actions = append(actions, DiscardPod{&e.Pods[i]})
-		}
-	}
-	return actions
+// discardExpansions deletes the expansion pods but one.
+func discardExpansions(e ExpansionView, keep string) action.Action {
+	return action.DiscardPods{Pods: slices.DeleteFunc(slices.Clone(e.Pods), func(p corev1.Pod) bool {
+		return p.Name == keep || p.DeletionTimestamp != nil
+	})}
 }

@@ -24,7 +24,7 @@ func TestTheStagingPodOfALostVolumeIsNotKeptByTheExpansionPod(t *testing.T) {
 		"the volume is there so far": {change: func(s *tarnv1.PavStage) { s.Status.Node.Phase, s.Status.Node.Loss = tarnv1.StageStaged, nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			changes := []func(*tarnv1.PavStage){tell}
+			changes := []func(*tarnv1.PavStage){toldOfLoss}
 			if c.change != nil {
 				changes = append(changes, c.change)
 			}
@@ -84,7 +84,7 @@ func TestTheUsersOfALostVolumeAreToldBeforeItsExpansionPodIsEnded(t *testing.T) 
 }
 
 func TestAStageWhoseNodeIsGoneEndsThoughAnExpansionPodIsLeft(t *testing.T) {
-	w := growingWorld(t, tarnv1.StageExpansionRunning, tell)
+	w := growingWorld(t, tarnv1.StageExpansionRunning, toldOfLoss)
 	w.must(w.store.Delete(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
 	w.look()
 	if stage := w.stage(); stage.DeletionTimestamp == nil {
@@ -93,7 +93,7 @@ func TestAStageWhoseNodeIsGoneEndsThoughAnExpansionPodIsLeft(t *testing.T) {
 }
 
 func TestAStageThatHasGoneUnseenIsNoErrorOfItsExpansionPod(t *testing.T) {
-	w := growingWorld(t, tarnv1.StageExpansionRunning, tell)
+	w := growingWorld(t, tarnv1.StageExpansionRunning, toldOfLoss)
 	w.look()
 	w.look()
 	w.clock.SetTime(w.clock.Now().Add(time.Hour)) // otherwise the next reconcile would write that the pod does not end

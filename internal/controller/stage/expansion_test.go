@@ -16,6 +16,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/steppod"
 )
 
@@ -24,7 +25,7 @@ import (
 func anExpansion(have *tarnv1.StageExpansion, pods ...corev1.Pod) ExpansionView {
 	stage := aStage(tarnv1.PavStagePodStatus{Phase: tarnv1.StagePodSucceeded, Staged: true, Expansion: have})
 	stage.Status.Node = tarnv1.PavStageNodeStatus{Phase: tarnv1.StageStaged, Expansion: &tarnv1.StageExpansionRequest{Attempt: 2, Capacity: 1 << 30}}
-	return ExpansionView{Stage: stage, Pods: pods, Prepared: &steppod.Prepared{Pod: growing("new", "")}}
+	return ExpansionView{View: View{Stage: stage, Prepared: &steppod.Prepared{Pod: growing("new", "")}}, Pods: pods}
 }
 
 func growing(name string, phase corev1.PodPhase) *corev1.Pod {
@@ -76,7 +77,7 @@ func TestPlanOfAStageThatGrows(t *testing.T) {
 }
 
 // takes prepares an empty pod for every requested expansion.
-type takes struct{}
+type takes struct{ steps }
 
 func (takes) PrepareNodeExpansion(context.Context, *pavv1.PavProvisioner, steppod.NodeExpansion) (*steppod.Prepared, error) {
 	return &steppod.Prepared{}, nil
@@ -86,7 +87,7 @@ func TestANodeIsGivenNoMoreThanTheVolumeHas(t *testing.T) {
 	record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 	record.Status.Capacity = 1 << 30
 	w := newWorld(t, append(subjects(), record)...)
-	w.r.expander = takes{}
+	w.r.steps = takes{w.r.steps}
 	ask := func(bytes int64) string {
 		stage := w.stage()
 		stage.Status.Node = tarnv1.PavStageNodeStatus{Phase: tarnv1.StageStaged, Expansion: &tarnv1.StageExpansionRequest{Attempt: 1, Capacity: bytes}}
@@ -138,7 +139,6 @@ func TestAStageThatDoesNotGrowIsLeftAlone(t *testing.T) {
 // expansion that has this status.
 func growingWorld(t *testing.T, phase tarnv1.StageExpansionPhase, change ...func(*tarnv1.PavStage)) *world {
 	w := newWorld(t, subjects()...)
-	w.r.expander = w.r.steps.(*steppod.Steps)
 	w.end = func(*corev1.Pod) corev1.PodPhase { return corev1.PodRunning }
 	w.edit(func(p *pavv1.PavProvisioner) {
 		p.Spec.VolumeExpansion = &apiextensionsv1.JSON{Raw: []byte(`{"nodePodTemplate": {"metadata": {"namespace": "staging"}, "spec": {"containers": [{"name": "c", "image": "busybox"}]}}}`)}
@@ -165,7 +165,7 @@ func growingWorld(t *testing.T, phase tarnv1.StageExpansionPhase, change ...func
 	return w
 }
 
-func tell(s *tarnv1.PavStage) {
+func toldOfLoss(s *tarnv1.PavStage) {
 	lost(s)
 	s.Status.Pod.LossTold = 1
 }
@@ -206,7 +206,7 @@ const (
 func TestWhatHasBecomeOfAnExpansionOutlivesALoss(t *testing.T) {
 	for _, phase := range []tarnv1.StageExpansionPhase{tarnv1.StageExpansionSucceeded, tarnv1.StageExpansionFailed} {
 		t.Run(string(phase), func(t *testing.T) {
-			w := growingWorld(t, phase, tell)
+			w := growingWorld(t, phase, toldOfLoss)
 			w.stagesAgain(1)
 			if want := []string{staging, second}; !slices.Equal(w.made, want) {
 				t.Errorf("made %q, want %q", w.made, want)
@@ -219,7 +219,7 @@ func TestWhatHasBecomeOfAnExpansionOutlivesALoss(t *testing.T) {
 }
 
 func TestAnExpansionThatRunsWhenItsVolumeIsLostIsMadeAnewAfterIt(t *testing.T) {
-	w := growingWorld(t, tarnv1.StageExpansionRunning, tell)
+	w := growingWorld(t, tarnv1.StageExpansionRunning, toldOfLoss)
 	w.stagesAgain(2)
 	if want := []string{staging, firstGrowth, second, secondGrowth}; !slices.Equal(w.made, want) {
 		t.Errorf("made %q, want %q", w.made, want)
@@ -241,7 +241,7 @@ func TestThatTheStagingPodIsGoneIsWrittenAfterTheExpansionPodIs(t *testing.T) {
 		change []func(*tarnv1.PavStage)
 		unseen bool
 	}{
-		"a volume that is lost":                    {change: []func(*tarnv1.PavStage){tell}},
+		"a volume that is lost":                    {change: []func(*tarnv1.PavStage){toldOfLoss}},
 		"a staging pod that somebody has deleted":  {},
 		"an expansion pod that no cache knows yet": {unseen: true},
 	} {
@@ -273,7 +273,7 @@ func TestThatTheStagingPodIsGoneIsWrittenAfterTheExpansionPodIs(t *testing.T) {
 
 // A pod that does not end delays the volume until an administrator steps in.
 func TestAnExpansionPodThatDoesNotGoWhenItsVolumeIsLostIsTold(t *testing.T) {
-	w := growingWorld(t, tarnv1.StageExpansionRunning, tell)
+	w := growingWorld(t, tarnv1.StageExpansionRunning, toldOfLoss)
 	for _, p := range w.pods() {
 		p.Finalizers = append(p.Finalizers, "tarn.dev/test")
 		w.must(w.store.Update(context.Background(), &p))
@@ -307,12 +307,10 @@ func worded(p Plan) string {
 		case WriteStatus:
 			e := a.Status.Expansion
 			words = append(words, strings.TrimSpace(fmt.Sprintf("#%d %s %s", e.Attempt, e.Phase, e.Message)))
-		case StartPod:
-			words = append(words, "start "+a.Pod.Name)
-		case DiscardPod:
-			words = append(words, "discard "+a.Pod.Name)
-		case Post:
-			words = append(words, a.Reason)
+		default:
+			if word := strings.TrimPrefix(said(Plan{Actions: []action.Action{a}}), "post "); word != "" {
+				words = append(words, word)
+			}
 		}
 	}
 	return strings.Join(words, ", ")

@@ -62,7 +62,7 @@ func TestAStageThatIsHeldStaysAndSaysSo(t *testing.T) {
 	}
 	v := view(ending(aStage(of(tarnv1.StagePodRunning, ""))), pod(aPod(staging, corev1.PodRunning)), users)
 	got := plan(v, noon)
-	if len(got.Actions) != 2 || got.LookAt != noon.Add(heldLook) {
+	if said(got) != "write, post UnstagingHeld" || got.LookAt != noon.Add(heldLook) {
 		t.Fatalf("got %+v, want a status, an Event and a look at %s", got, noon.Add(heldLook))
 	}
 	write, ok := got.Actions[0].(WriteStatus)
@@ -78,7 +78,7 @@ func TestAStageThatIsHeldStaysAndSaysSo(t *testing.T) {
 	if quiet := plan(v, noon.Add(time.Second)); len(quiet.Actions) != 0 || quiet.LookAt.IsZero() {
 		t.Errorf("before the node agent has told there is %+v to do, want another look", quiet)
 	}
-	if late := plan(v, noon.Add(heldQuiet)); len(late.Actions) != 2 {
+	if late := plan(v, noon.Add(heldQuiet)); said(late) != "write, post UnstagingHeld" {
 		t.Errorf("where the node agent does not tell there is %+v to do, want it to be said", late)
 	}
 	v.Held = false

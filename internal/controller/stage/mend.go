@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 )
@@ -166,18 +167,18 @@ func somethingToTell(stage *tarnv1.PavStage) bool {
 
 // planTelling tells each consumer of the volume what the loss means for it. Pods to be evicted
 // are only recorded here, and are told after the answer to their eviction.
-func planTelling(v View, s situation) []Action {
+func planTelling(v View, s situation) []action.Action {
 	if !somethingToTell(v.Stage) || s == stop || s == unstage || s == release {
 		return nil
 	}
-	var actions []Action
+	var actions []action.Action
 	lost, status := v.Stage.Status.Node.Loss, v.Stage.Status.Pod
 	if status.LossTold < lost.Number {
 		status.LossTold = lost.Number
-		note := kube.Cut(fmt.Sprintf("volume %s is lost on node %s: %s; %s", v.Stage.Spec.VolumeName, v.Stage.Spec.NodeName, lost.Message, outlook(status.Recovery)), maxNote)
-		actions = append(actions, Post{ReasonVolumeLost, note})
+		note := fmt.Sprintf("volume %s is lost on node %s: %s; %s", v.Stage.Spec.VolumeName, v.Stage.Spec.NodeName, lost.Message, outlook(status.Recovery))
+		actions = append(actions, v.warn(ReasonVolumeLost, note)...)
 		for i := range v.Consumers {
-			actions = append(actions, Tell{&v.Consumers[i], corev1.EventTypeWarning, ReasonVolumeLost, note})
+			actions = append(actions, tell(v.Stage, &v.Consumers[i], corev1.EventTypeWarning, ReasonVolumeLost, note))
 		}
 	}
 	if lost.ReboundTime != nil {
@@ -186,7 +187,12 @@ func planTelling(v View, s situation) []Action {
 			actions = append(actions, tellRebound(v.Stage, &v.Consumers[i])...)
 		}
 	}
-	return append(actions, WriteStatus{status})
+	return append(actions, v.record(status))
+}
+
+// tell emits an Event about a pod that uses the volume, and about the stage.
+func tell(stage *tarnv1.PavStage, pod *corev1.Pod, kind, reason, note string) action.Action {
+	return action.Emit{About: pod, Related: stage, Type: kind, Reason: reason, Doing: eventAction, Note: note}
 }
 
 // outlook says what happens next.
@@ -201,32 +207,32 @@ func outlook(r tarnv1.StageRecovery) string {
 }
 
 // tellRebound tells one pod that the volume is available again.
-func tellRebound(stage *tarnv1.PavStage, pod *corev1.Pod) []Action {
+func tellRebound(stage *tarnv1.PavStage, pod *corev1.Pod) []action.Action {
 	name := stage.Spec.VolumeName
-	tell := func(kind, reason, format string, args ...any) Action {
-		return Tell{pod, kind, reason, kube.Cut(fmt.Sprintf(format, args...), maxNote)}
+	told := func(kind, reason, format string, args ...any) action.Action {
+		return tell(stage, pod, kind, reason, fmt.Sprintf(format, args...))
 	}
 	if stage.Status.Pod.Recovery == tarnv1.RecoveryRestartConsumers {
 		if metav1.GetControllerOf(pod) == nil {
-			return []Action{tell(corev1.EventTypeWarning, ReasonVolumeNotRebound,
+			return []action.Action{told(corev1.EventTypeWarning, ReasonVolumeNotRebound,
 				"volume %s was lost and is staged again, but no controller would replace this pod if it was evicted; delete and create it, or restart its containers, to see the volume", name)}
 		}
 		return nil
 	}
-	var actions []Action
+	var actions []action.Action
 	for _, l := range stage.Status.Node.Loss.Left {
 		switch {
 		case l.PodUID != pod.UID:
 		case l.Container != "":
-			actions = append(actions, tell(corev1.EventTypeWarning, ReasonVolumeNotRebound,
+			actions = append(actions, told(corev1.EventTypeWarning, ReasonVolumeNotRebound,
 				"volume %s was lost and is staged again, but container %s cannot be restarted with its subPath: %s; delete and create the pod", name, l.Container, l.Message))
 		default:
-			actions = append(actions, tell(corev1.EventTypeWarning, ReasonVolumeNotRebound,
+			actions = append(actions, told(corev1.EventTypeWarning, ReasonVolumeNotRebound,
 				"volume %s was lost and is staged again, but cannot be mounted again at %q in a running container: %s; restart the pod to see it there", name, l.Path, l.Message))
 		}
 	}
 	if len(actions) > 0 {
 		return actions
 	}
-	return []Action{tell(corev1.EventTypeNormal, ReasonVolumeRebound, "volume %s was lost, is staged and mounted again: files can be opened; files that were open stay lost", name)}
+	return []action.Action{told(corev1.EventTypeNormal, ReasonVolumeRebound, "volume %s was lost, is staged and mounted again: files can be opened; files that were open stay lost", name)}
 }

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
+	"tarn.dev/tarn/internal/steppod"
 )
 
 // said is a plan in words, without its status writes.
@@ -20,20 +22,29 @@ func said(p Plan) string {
 		switch a := a.(type) {
 		case WriteStatus:
 			parts = append(parts, "write")
-		case StartPod:
+		case action.StartPod:
 			parts = append(parts, "start "+a.Pod.Name)
 		case ConfirmSole:
 			parts = append(parts, "confirm")
-		case DiscardPod:
-			parts = append(parts, "discard "+a.Pod.Name)
+		case action.DiscardPods:
+			for i := range a.Pods {
+				parts = append(parts, "discard "+a.Pods[i].Name)
+			}
 		case LetGo:
 			parts = append(parts, "let go "+strings.Join(a.Finalizers, " "))
-		case EndStage:
-			parts = append(parts, map[bool]string{false: "endstage", true: "end if unchanged"}[a.Unchanged])
-		case EndOther:
-			parts = append(parts, "end "+a.Stage.Name+" if unchanged")
-		case Post:
-			parts = append(parts, "post "+a.Reason)
+		case action.Delete:
+			if word := "end " + a.Object.GetName(); a.Grace != nil {
+				parts = append(parts, strings.Replace(word, "end", "hurry", 1))
+			} else {
+				parts = append(parts, word+map[bool]string{true: " if unchanged"}[a.Unchanged])
+			}
+		case action.Emit:
+			switch a.About.(type) {
+			case *corev1.Pod:
+				parts = append(parts, "tell "+a.Reason)
+			case *tarnv1.PavStage:
+				parts = append(parts, "post "+a.Reason)
+			}
 		default:
 			parts = append(parts, strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", a), "stage.")))
 		}
@@ -73,8 +84,8 @@ func (c planCase) run(t *testing.T) {
 	}
 	note := ""
 	for _, a := range p.Actions {
-		if post, ok := a.(Post); ok {
-			note = post.Note
+		if told, ok := a.(action.Emit); ok && told.Reason != steppod.EventPodWaiting {
+			note = told.Note
 		}
 	}
 	if note != c.wantNote {
@@ -114,7 +125,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		},
 		{
 			name: "begun ahead for a pod that is gone, it ends", view: view(aStage(starting()), func(v *View) { v.Forsaken = true }),
-			want: "end if unchanged",
+			want: "end " + stageName + " if unchanged",
 		},
 		{
 			name: "what was begun ahead elsewhere and has sent no pod ends before one is sent here",
@@ -128,7 +139,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		},
 		{
 			name: "begun ahead for what is gone, it ends without a word", view: view(begunAhead(time.Second, answered), missing("the claim is gone")),
-			want: "end if unchanged",
+			want: "end " + stageName + " if unchanged",
 		},
 		{
 			name: "what its staging takes no notice of is told", view: view(aStage(none), prepared(staging), func(v *View) { v.Prepared.Warning = "no notice" }),
@@ -181,7 +192,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 					Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"},
 				}}}
 			}))),
-			want: "write, postwait", wantStatus: ref(of(tarnv1.StagePodStarting, "container c: ErrImagePull: no such image")), wantLook: 10 * time.Minute,
+			want: "write, post " + steppod.EventPodWaiting, wantStatus: ref(of(tarnv1.StagePodStarting, "container c: ErrImagePull: no such image")), wantLook: 10 * time.Minute,
 		},
 		{
 			name: "a pod that runs is mirrored", view: view(aStage(starting()), pod(aPod(staging, corev1.PodRunning))),
@@ -253,7 +264,7 @@ func TestPlanOfAStageThatIsWanted(t *testing.T) {
 		{name: "and told once", view: view(spoken(aStage(of(tarnv1.StagePodFailed, "no device (exit 1)"))))},
 		{
 			name: "a stage ends with its node", view: view(aStage(of(tarnv1.StagePodRunning, "")), nodeGone),
-			want: "post NodeGone, endstage", wantNote: `node "n1" is gone; the stage ends with it`,
+			want: "post NodeGone, end " + stageName, wantNote: `node "n1" is gone; the stage ends with it`,
 		},
 	} {
 		t.Run(c.name, c.run)

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
-	"tarn.dev/tarn/internal/volume"
 )
 
 // With recovery RestartConsumers, the pods that use a volume are evicted once it is available
@@ -61,7 +61,7 @@ func evictionsAfter(v View) []tarnv1.StageEviction {
 	var due []tarnv1.StageEviction
 	for i := range v.Consumers {
 		p := &v.Consumers[i]
-		if metav1.GetControllerOf(p) == nil || goes(p) || !outlived(p, v.Stage.Status.Node.Loss) {
+		if metav1.GetControllerOf(p) == nil || ends(p) || !outlived(p, v.Stage.Status.Node.Loss) {
 			continue
 		}
 		e := tarnv1.StageEviction{PodUID: p.UID, Namespace: p.Namespace, Name: p.Name}
@@ -72,9 +72,6 @@ func evictionsAfter(v View) []tarnv1.StageEviction {
 	}
 	return due
 }
-
-// goes reports whether a pod needs no eviction any more.
-func goes(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil || volume.Ended(pod) }
 
 // evicts reports whether pods of the stage may be evicted now. While the volume is lost once
 // more they may not, because their successors would wait for it.
@@ -103,7 +100,7 @@ func (r *Reconciler) restart(ctx context.Context, v View, now time.Time) (time.T
 		return time.Time{}, ctx.Err() // a timeout is not a rejection by a budget
 	}
 	p := planRestart(e, now)
-	return p.LookAt, r.apply(ctx, v, p)
+	return p.LookAt, r.runner.Do(ctx, p.Actions...)
 }
 
 // gatherRestart reads the pods whose eviction is due. They are not Tarn's, so the cache does
@@ -136,7 +133,7 @@ func (r *Reconciler) evictAll(ctx context.Context, pods map[types.UID]*corev1.Po
 		answers = map[types.UID]error{}
 	)
 	for uid, pod := range pods {
-		if goes(pod) {
+		if ends(pod) {
 			continue
 		}
 		wait.Go(func() {
@@ -184,7 +181,7 @@ func planRestart(e RestartView, now time.Time) Plan {
 }
 
 // nextEviction returns the remaining eviction, nil if it is done, and the Events to emit.
-func nextEviction(e RestartView, was tarnv1.StageEviction, now time.Time) (*tarnv1.StageEviction, []Action) {
+func nextEviction(e RestartView, was tarnv1.StageEviction, now time.Time) (*tarnv1.StageEviction, []action.Action) {
 	uses := slices.ContainsFunc(e.Stage.Status.Node.Targets, func(t string) bool { return tarnv1.PodOfTarget(t) == was.PodUID })
 	switch {
 	case !uses:
@@ -199,18 +196,18 @@ func nextEviction(e RestartView, was tarnv1.StageEviction, now time.Time) (*tarn
 	}
 	name := e.Stage.Spec.VolumeName
 	if refusal == nil {
-		return nil, []Action{Tell{pod, corev1.EventTypeNormal, ReasonRestarted,
-			kube.Cut(fmt.Sprintf("volume %s was lost and is staged again; this pod is evicted so that its successor sees it", name), maxNote)}}
+		return nil, []action.Action{tell(e.Stage, pod, corev1.EventTypeNormal, ReasonRestarted,
+			fmt.Sprintf("volume %s was lost and is staged again; this pod is evicted so that its successor sees it", name))}
 	}
-	next, message := was, kube.Cut(answerOf(refusal), maxNote)
+	next, message := was, kube.Note(answerOf(refusal))
 	next.Refusals, next.Message = was.Refusals+1, message
 	at := now.Add(kube.Backoff(next.Refusals, firstRetry, lastEviction, string(was.PodUID)))
 	next.NextAttemptTime = &metav1.Time{Time: at.Round(time.Second)} // the API keeps whole seconds
 	if message == was.Message {
 		return &next, nil
 	}
-	return &next, []Action{Tell{pod, corev1.EventTypeWarning, ReasonNotRestarted, kube.Cut(fmt.Sprintf(
-		"volume %s was lost and is staged again, but this pod cannot be evicted yet: %s; eviction is retried; or delete the pod yourself", name, message), maxNote)}}
+	return &next, []action.Action{tell(e.Stage, pod, corev1.EventTypeWarning, ReasonNotRestarted, fmt.Sprintf(
+		"volume %s was lost and is staged again, but this pod cannot be evicted yet: %s; eviction is retried; or delete the pod yourself", name, message))}
 }
 
 // answerOf returns the text of a rejection with the causes that the API server adds. One of

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 )
 
 // target is where the kubelet wants the volume of a pod.
@@ -160,8 +161,8 @@ func TestWhatBecomesOfAnEviction(t *testing.T) {
 func tellings(p Plan) string {
 	var all []string
 	for _, a := range p.Actions {
-		if tell, ok := a.(Tell); ok {
-			all = append(all, tell.Reason+" "+tell.Note)
+		if told, ok := a.(action.Emit); ok {
+			all = append(all, told.Reason+" "+told.Note)
 		}
 	}
 	return strings.Join(all, "; ")

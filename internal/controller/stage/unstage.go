@@ -1,14 +1,17 @@
 package stage
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
@@ -30,9 +33,9 @@ func dueUnstaging(v View, status tarnv1.PavStagePodStatus, now time.Time) (tarnv
 
 // planStop removes the staging pod. It leaves a foreign pod of that name alone.
 func planStop(v View) Plan {
-	var actions []Action
+	var actions []action.Action
 	if v.Leftover != nil && v.Leftover.DeletionTimestamp == nil {
-		actions = append(actions, DiscardPod{v.Leftover})
+		actions = append(actions, action.DiscardPods{Pods: []corev1.Pod{*v.Leftover}})
 	}
 	if ours(v) {
 		return Plan{Actions: append(actions, discard(v)...)}
@@ -40,7 +43,7 @@ func planStop(v View) Plan {
 	status := v.Stage.Status.Pod
 	if unanswered(v.Stage) && !status.Staged {
 		// Perhaps no node agent runs to remove its finalizer, and it has nothing to do here.
-		return Plan{Actions: append(actions, LetGo{[]string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode}})}
+		return Plan{Actions: append(actions, LetGo{Stage: v.Stage, Finalizers: []string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode}})}
 	}
 	return Plan{Actions: append(actions, write(v, tarnv1.PavStagePodStatus{
 		Phase: tarnv1.StagePodStopped, Namespace: status.Namespace, Staged: status.Staged,
@@ -91,10 +94,10 @@ func planUnstage(v View, now time.Time) Plan {
 		return finish(v, "")
 	}
 	pod := v.Prepared.Pod
-	return Plan{Actions: []Action{WriteStatus{tarnv1.PavStagePodStatus{
+	return Plan{Actions: []action.Action{v.record(tarnv1.PavStagePodStatus{
 		Phase: tarnv1.StagePodUnstaging, Namespace: pod.Namespace, Name: pod.Name, Staged: true,
 		UnstageAttempts: attempt, Message: status.Message,
-	}}, StartPod{pod}}}
+	}), action.StartPod{Pod: pod}}}
 }
 
 func waitForRetry(v View, status tarnv1.PavStagePodStatus, now time.Time) Plan {
@@ -130,7 +133,7 @@ func tellFailure(v View) Plan {
 	}
 	status.UID = ""
 	// The write triggers the next reconcile.
-	return Plan{Actions: append(write(v, status), Post{ReasonUnstagingFailed, kube.Cut(status.Message, maxNote)})}
+	return Plan{Actions: append(write(v, status), v.warn(ReasonUnstagingFailed, status.Message)...)}
 }
 
 // saidBy returns the failed pod's own message; empty until the node agent has added it.
@@ -168,7 +171,7 @@ func retryUnstaging(v View, attempt int32, message string, now time.Time) Plan {
 		return Plan{Actions: write(v, status), LookAt: status.NextAttemptTime.Time} // see untold
 	}
 	return Plan{
-		Actions: append(write(v, status), Post{ReasonUnstagingFailed, kube.Cut(message, maxNote)}),
+		Actions: append(write(v, status), v.warn(ReasonUnstagingFailed, message)...),
 		LookAt:  status.NextAttemptTime.Time,
 	}
 }
@@ -180,7 +183,7 @@ func finish(v View, skipped string) Plan {
 	status.Phase, status.Message, status.NextAttemptTime = tarnv1.StagePodUnstaged, skipped, nil
 	actions := write(v, status)
 	if skipped != "" {
-		actions = append(actions, Post{ReasonUnstagingSkipped, kube.Cut(skipped, maxNote)})
+		actions = append(actions, v.warn(ReasonUnstagingSkipped, skipped)...)
 	}
 	return Plan{Actions: append(actions, planRelease(v).Actions...)}
 }
@@ -204,9 +207,9 @@ func planRelease(v View) Plan {
 	if ours(v) {
 		return Plan{Actions: discard(v)}
 	}
-	var actions []Action
+	var actions []action.Action
 	if v.Guard != nil && v.Guard.DeletionTimestamp == nil {
-		actions = append(actions, DropGuard{})
+		actions = append(actions, action.Delete{Object: v.Guard})
 	}
 	remove := []string{tarnv1.FinalizerStagePod}
 	if v.Node == nil || v.Dropped {
@@ -214,7 +217,93 @@ func planRelease(v View) Plan {
 	}
 	remove = slices.DeleteFunc(remove, func(f string) bool { return !slices.Contains(v.Stage.Finalizers, f) })
 	if len(remove) > 0 {
-		actions = append(actions, LetGo{remove})
+		actions = append(actions, LetGo{Stage: v.Stage, Finalizers: remove})
 	}
 	return Plan{Actions: actions}
+}
+
+// The node agent requests the end of a stage when the last pod that uses it has ended, or when
+// staging has failed. Anyone else may delete a stage too: by `kubectl delete pavstage`, or by
+// deleting the definition of PavStage. The API server then deletes its objects without
+// consulting a policy. A deletion cannot be undone, but the finalizer delays it: no pod loses a
+// volume that it uses. See docs/design/0002-staging-recovery.md.
+
+const (
+	// heldLook is how often a held stage is reconciled. No event reports the end of a pod that
+	// is not Tarn's.
+	heldLook = time.Second
+	// heldQuiet is how long nothing is reported after the deletion of a stage whose node agent
+	// has not said if it is used. The status of a pod may be that late.
+	heldQuiet = 2 * time.Second
+	// heldNames is how many of the pods that hold a stage are named.
+	heldNames = 3
+)
+
+// users reports whether a stage that is being deleted is in use, and by which pods. If the node
+// is gone, its pods are gone too.
+func (r *Reconciler) users(ctx context.Context, v View) (held bool, users []corev1.Pod, err error) {
+	node := v.Stage.Status.Node
+	if v.Node == nil || !isStaged(v.Stage) || len(node.Targets) == 0 || node.InUse != nil && !*node.InUse {
+		return false, nil, nil
+	}
+	pods, err := r.findConsumers(ctx, v.Stage)
+	if err != nil {
+		return false, nil, err
+	}
+	held, users = usedBy(node.InUse, pods)
+	return held, users, nil
+}
+
+// usedBy reports whether the volume of a deleted stage is in use. The node agent knows best,
+// because it sees the mounts, while the status of a pod may be late. Until the agent has told,
+// or if its release does not tell, pods with a running container count.
+func usedBy(told *bool, pods []corev1.Pod) (held bool, users []corev1.Pod) {
+	for i := range pods {
+		if runs(&pods[i]) {
+			users = append(users, pods[i])
+		}
+	}
+	if told == nil {
+		return len(users) > 0, users
+	}
+	if len(users) == 0 { // those pods are before their first container, or between two
+		users = slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return volume.Ended(&p) })
+	}
+	return *told, users
+}
+
+// runs reports whether a container of a pod runs.
+func runs(pod *corev1.Pod) bool {
+	return !volume.Ended(pod) && slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses),
+		func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+}
+
+// planHold leaves everything as it is until the pods have ended, and reports that.
+func planHold(v View, now time.Time) Plan {
+	plan := Plan{LookAt: now.Add(heldLook)}
+	if v.Stage.Status.Node.InUse == nil && now.Before(v.Stage.DeletionTimestamp.Add(heldQuiet)) {
+		return plan
+	}
+	status := v.Stage.Status.Pod
+	status.Message = fmt.Sprintf("its deletion was requested while pods use the volume, and they keep it; no other pod on node %s gets it until these have ended: %s",
+		v.Stage.Spec.NodeName, nameUsers(v.Users))
+	if plan.Actions = write(v, status); len(plan.Actions) > 0 {
+		plan.Actions = append(plan.Actions, v.warn(ReasonEndHeld, status.Message)...)
+	}
+	return plan
+}
+
+func nameUsers(users []corev1.Pod) string {
+	if len(users) == 0 {
+		return "pods that have ended or are deleted in the API, whose containers may still be running"
+	}
+	var names []string
+	for i := range users {
+		names = append(names, users[i].Namespace+"/"+users[i].Name)
+	}
+	slices.Sort(names)
+	if more := len(names) - heldNames; more > 0 {
+		names = append(names[:heldNames], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
 }

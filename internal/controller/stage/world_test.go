@@ -71,11 +71,8 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	w.during = func() {}
 	w.store = w.build(objects...)
 	failing := w.failing()
-	w.r = &Reconciler{
-		client: failing, live: w.store, events: w.events, clock: w.clock,
-		steps:   &steppod.Steps{Namespaces: steppod.Namespaces{"default", "*"}, Client: failing, Reader: w.store, StateDir: tarnv1.DefaultStateDir},
-		handles: kube.Handles{Cached: w.store, Live: w.store},
-	}
+	steps := &steppod.Steps{Namespaces: steppod.Namespaces{"default", "*"}, Client: failing, Reader: w.store, StateDir: tarnv1.DefaultStateDir}
+	w.r = newReconciler(failing, w.store, steps, w.events, w.clock)
 	return w
 }
 

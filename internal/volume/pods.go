@@ -102,6 +102,13 @@ func Started(pod *corev1.Pod) bool {
 	return s.Phase != "" && s.Phase != corev1.PodPending || ran(s.InitContainerStatuses) || ran(s.ContainerStatuses)
 }
 
+// Running says whether a container of a pod runs.
+func Running(pod *corev1.Pod) bool {
+	s := &pod.Status
+	return slices.ContainsFunc(slices.Concat(s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses),
+		func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+}
+
 func ran(statuses []corev1.ContainerStatus) bool {
 	for i := range statuses {
 		c := &statuses[i]

@@ -2,10 +2,12 @@ package protect
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -16,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 )
 
@@ -32,7 +35,8 @@ type Options struct {
 
 // claims reconciles the claims of a namespace.
 type claims struct {
-	client client.Client
+	client client.Reader
+	runner action.Runner
 	live   client.Reader
 	pods   client.Reader
 	clock  clock.PassiveClock
@@ -41,7 +45,8 @@ type claims struct {
 
 // volumes reconciles one volume.
 type volumes struct {
-	client client.Client
+	client client.Reader
+	runner action.Runner
 	live   client.Reader
 	clock  clock.PassiveClock
 }
@@ -56,7 +61,8 @@ func Register(mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	options := controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}
-	c := &claims{client: mgr.GetClient(), live: mgr.GetAPIReader(), pods: o.Pods, clock: o.Clock, pace: newPace()}
+	runner := action.Runner{Client: mgr.GetClient()}
+	c := &claims{client: mgr.GetClient(), runner: runner, live: mgr.GetAPIReader(), pods: o.Pods, clock: o.Clock, pace: newPace()}
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("protect-claims").
 		WithOptions(options).
@@ -68,7 +74,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	options.RateLimiter = kube.RateLimiter()
-	v := &volumes{client: mgr.GetClient(), live: mgr.GetAPIReader(), clock: o.Clock}
+	v := &volumes{client: mgr.GetClient(), runner: runner, live: mgr.GetAPIReader(), clock: o.Clock}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("protect-volumes").
 		WithOptions(options).
@@ -85,7 +91,7 @@ func (r *claims) Reconcile(ctx context.Context, request reconcile.Request) (reco
 		return kube.Outcome(err, time.Time{}, now)
 	}
 	p := planClaims(v)
-	err = apply(ctx, r.client, p, v.ListError)
+	err = errors.Join(apply(ctx, &r.runner, p), v.ListError)
 	if err != nil && !apierrors.IsConflict(err) && !p.Next.IsZero() {
 		// A claim whose patch is rejected must not delay the claims that wait for the list of pods.
 		// Its backoff begins after the list.
@@ -103,5 +109,19 @@ func (r *volumes) Reconcile(ctx context.Context, request reconcile.Request) (rec
 		return kube.Outcome(err, time.Time{}, now)
 	}
 	p := planVolume(v)
-	return kube.Outcome(apply(ctx, r.client, p, nil), p.Next, now)
+	return kube.Outcome(r.runner.Do(ctx, p.Actions...), p.Next, now)
+}
+
+// writers is how many finalizers are written at once. Deleting a namespace deletes thousands of
+// objects, and each write is a round trip.
+const writers = 8
+
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims;persistentvolumes,verbs=patch
+
+// apply carries out the whole plan, and continues after a failed write, as the objects are
+// independent. It returns all errors joined.
+func apply(ctx context.Context, runner *action.Runner, p Plan) error {
+	failed := make([]error, len(p.Actions))
+	workqueue.ParallelizeUntil(ctx, writers, len(p.Actions), func(i int) { failed[i] = runner.Do(ctx, p.Actions[i]) })
+	return errors.Join(append(failed, ctx.Err())...)
 }

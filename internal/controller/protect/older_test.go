@@ -3,8 +3,6 @@
 package protect
 
 import (
-	"fmt"
-	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,12 +27,6 @@ func TestWhereNoPolicyAddsFinalizersTheControllersDo(t *testing.T) {
 	}
 	w.start()
 	for o, finalizer := range map[client.Object]string{claim: FinalizerClaim, vol: FinalizerVolume} {
-		w.until(func() string {
-			w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o))
-			if !slices.Contains(o.GetFinalizers(), finalizer) {
-				return fmt.Sprintf("%T has finalizers %q, want %s", o, o.GetFinalizers(), finalizer)
-			}
-			return ""
-		})
+		w.protected(o, finalizer)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -21,27 +22,9 @@ const (
 // Plan is what to do, in any order. Next is when to reconcile again without an event; zero means
 // never.
 type Plan struct {
-	Actions []Action
+	Actions []action.Action
 	Next    time.Time
 }
-
-// Action is one write, of one of the types below. Each may be repeated without harm, and is
-// rejected if the object has changed since it was read.
-type Action interface{ action() }
-
-type (
-	// ProtectClaim adds the finalizer to a claim, ReleaseClaim removes it.
-	ProtectClaim struct{ Claim *corev1.PersistentVolumeClaim }
-	ReleaseClaim struct{ Claim *corev1.PersistentVolumeClaim }
-	// ProtectVolume and ReleaseVolume do the same with a volume.
-	ProtectVolume struct{ Volume *corev1.PersistentVolume }
-	ReleaseVolume struct{ Volume *corev1.PersistentVolume }
-)
-
-func (ProtectClaim) action()  {}
-func (ReleaseClaim) action()  {}
-func (ProtectVolume) action() {}
-func (ReleaseVolume) action() {}
 
 // planClaims decides about each claim of a namespace on its own. A claim that cannot be judged yet
 // delays no other.
@@ -51,14 +34,14 @@ func planClaims(v *Namespace) Plan {
 		claim := v.Claims[i].Claim
 		switch {
 		case claim.DeletionTimestamp == nil && unsettledObject(claim, FinalizerClaim):
-			p.Actions = append(p.Actions, ProtectClaim{claim})
+			p.Actions = append(p.Actions, action.AddFinalizer{Object: claim, Name: FinalizerClaim})
 		case !doomed(&v.Claims[i]):
 		case !v.Listed:
 			if v.ListError == nil { // else the error says when
 				p.Next = v.ListAt
 			}
 		case !v.Claims[i].heldByAny(v.Live):
-			p.Actions = append(p.Actions, ReleaseClaim{claim})
+			p.Actions = append(p.Actions, action.RemoveFinalizer{Object: claim, Name: FinalizerClaim})
 		}
 	}
 	return p
@@ -108,25 +91,11 @@ func stagedFor(stage *tarnv1.PavStage, pod *corev1.Pod) bool {
 // terminal says that a pod has ended for good and its status shows no running container. The
 // containers matter because, on a lost node, others than the kubelet write the phase.
 func terminal(pod *corev1.Pod) bool {
-	s := &pod.Status
-	if s.Phase != corev1.PodSucceeded && s.Phase != corev1.PodFailed {
-		return false
-	}
-	for _, statuses := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
-		if slices.ContainsFunc(statuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil }) {
-			return false
-		}
-	}
-	return true
+	return (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed) && !volume.Running(pod)
 }
 
 func usedByAny(pods []corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
-	for i := range pods {
-		if volume.Uses(&pods[i], claim) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return volume.Uses(&p, claim) })
 }
 
 // planVolume decides about one volume. It keeps a Bound volume, and one that points at an existing
@@ -135,13 +104,13 @@ func usedByAny(pods []corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 func planVolume(v *Volume) Plan {
 	switch {
 	case v.Volume.DeletionTimestamp == nil && unsettledObject(v.Volume, FinalizerVolume):
-		return Plan{Actions: []Action{ProtectVolume{v.Volume}}}
+		return Plan{Actions: []action.Action{action.AddFinalizer{Object: v.Volume, Name: FinalizerVolume}}}
 	case !loose(v.Volume):
 		return Plan{}
 	case v.Claim != nil && (v.Claim.Spec.VolumeName == "" || v.Claim.Spec.VolumeName == v.Volume.Name):
 		return Plan{}
 	}
-	return Plan{Actions: []Action{ReleaseVolume{v.Volume}}}
+	return Plan{Actions: []action.Action{action.RemoveFinalizer{Object: v.Volume, Name: FinalizerVolume}}}
 }
 
 // mustRead says that the claim decides whether a volume is released.

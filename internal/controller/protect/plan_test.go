@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 )
 
 // later is the earliest time of the next list, in plans that must wait for it.
@@ -75,14 +76,10 @@ func written(p Plan) []string {
 	var names []string
 	for _, a := range p.Actions {
 		switch a := a.(type) {
-		case ProtectClaim:
-			names = append(names, "protect "+a.Claim.Name)
-		case ReleaseClaim:
-			names = append(names, "release "+a.Claim.Name)
-		case ProtectVolume:
-			names = append(names, "protect "+a.Volume.Name)
-		case ReleaseVolume:
-			names = append(names, "release "+a.Volume.Name)
+		case action.AddFinalizer:
+			names = append(names, "protect "+a.Object.GetName())
+		case action.RemoveFinalizer:
+			names = append(names, "release "+a.Object.GetName())
 		default:
 			names = append(names, fmt.Sprintf("%T", a))
 		}

@@ -56,13 +56,19 @@ func finalizersComeBack(w *world) {
 
 // takenAndPutBack removes the finalizers of an object and waits until its own is there again.
 func (w *world) takenAndPutBack(o client.Object, finalizer string) {
-	w.t.Helper()
+	w.T.Helper()
 	o.SetFinalizers(nil)
-	w.must(w.client.Update(w.ctx, o))
-	w.until(func() string {
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o))
-		if !slices.Contains(o.GetFinalizers(), finalizer) {
-			return fmt.Sprintf("%T has finalizers %q after %d writes", o, o.GetFinalizers(), w.patched(o))
+	w.Must(w.Client.Update(w.Ctx, o))
+	w.protected(o, finalizer)
+}
+
+// protected waits until an object has its finalizer, and no other.
+func (w *world) protected(o client.Object, finalizer string) {
+	w.T.Helper()
+	w.Eventually("the controllers", func() string {
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(o), o))
+		if !slices.Equal(o.GetFinalizers(), []string{finalizer}) {
+			return fmt.Sprintf("%T has finalizers %q after %d writes, want %s", o, o.GetFinalizers(), w.patched(o), finalizer)
 		}
 		return ""
 	})
@@ -75,7 +81,7 @@ func refusedWrites(w *world) {
 	for o, finalizer := range map[client.Object]string{claim: FinalizerClaim, vol: FinalizerVolume} {
 		w.takenAndPutBack(o, finalizer)
 		if got := w.patched(o); got < 2 {
-			w.t.Errorf("%T was patched %d times, want once more than was refused", o, got)
+			w.T.Errorf("%T was patched %d times, want once more than was refused", o, got)
 		}
 	}
 }
@@ -87,8 +93,8 @@ func refusedForGood(w *world) {
 	bare, first, second := w.claim("bare"), w.claim("first"), w.claim("second")
 	w.start()
 	bare.SetFinalizers(nil)
-	w.must(w.client.Update(w.ctx, bare))
-	w.until(func() string {
+	w.Must(w.Client.Update(w.Ctx, bare))
+	w.Eventually("the controllers", func() string {
 		if got := w.patched(bare); got < 12 {
 			return fmt.Sprintf("%d patches that are refused, want more", got)
 		}
@@ -100,10 +106,10 @@ func refusedForGood(w *world) {
 	w.delete(second)
 	w.gone(second)
 	if took, lists := time.Since(begun), w.listed(w.namespace); took > 8*time.Second || lists != 2 {
-		w.t.Errorf("two claims were let go after %s and %d lists, want 2, and no wait for a claim whose finalizer is refused", took, lists)
+		w.T.Errorf("two claims were let go after %s and %d lists, want 2, and no wait for a claim whose finalizer is refused", took, lists)
 	}
 	tried := w.patched(bare)
-	w.until(func() string {
+	w.Eventually("the controllers", func() string {
 		if w.patched(bare) == tried {
 			return "it is not tried again"
 		}
@@ -113,7 +119,7 @@ func refusedForGood(w *world) {
 
 func oneListANamespace(w *world) {
 	other := w.namespace + "-other"
-	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}})
+	w.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}})
 	a, b, c := w.claim("a"), w.claim("b"), w.claim("c", func(c *corev1.PersistentVolumeClaim) { c.Namespace = other })
 	w.delete(a, b, c)
 	w.start()
@@ -121,7 +127,7 @@ func oneListANamespace(w *world) {
 		w.gone(claim)
 	}
 	if here, there := w.listed(w.namespace), w.listed(other); here != 1 || there != 1 {
-		w.t.Errorf("%d and %d lists for claims of two namespaces, want 1 each", here, there)
+		w.T.Errorf("%d and %d lists for claims of two namespaces, want 1 each", here, there)
 	}
 }
 
@@ -133,7 +139,7 @@ func failedList(w *world) {
 	w.gone(a)
 	w.gone(b)
 	if got := w.listed(w.namespace); got < 2 {
-		w.t.Errorf("%d lists of which the first failed, want one more", got)
+		w.T.Errorf("%d lists of which the first failed, want one more", got)
 	}
 }
 
@@ -141,7 +147,7 @@ func failedList(w *world) {
 // else waits. Once lists succeed, all claims that waited are handled, also those deleted meanwhile.
 func failedLists(w *world) {
 	other := w.namespace + "-other"
-	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}})
+	w.Create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other}})
 	first, second, used := w.claim("first"), w.claim("second"), w.claim("used")
 	elsewhere := w.claim("elsewhere", func(c *corev1.PersistentVolumeClaim) { c.Namespace = other })
 	pod := w.pod(podWith("p", "used"))
@@ -152,14 +158,14 @@ func failedLists(w *world) {
 	w.takenAndPutBack(w.claim("bare"), FinalizerClaim)
 	late := w.claim("late")
 	w.delete(late)
-	w.until(func() string {
+	w.Eventually("the controllers", func() string {
 		if lists := w.listed(w.namespace); lists < 3 {
 			return fmt.Sprintf("%d lists, want one that fails to be made again", lists)
 		}
 		return ""
 	})
 	for _, claim := range []*corev1.PersistentVolumeClaim{first, second, late, used} {
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(claim), claim))
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(claim), claim))
 	}
 	w.answer()
 	for _, claim := range []*corev1.PersistentVolumeClaim{first, second, late} {
@@ -178,7 +184,7 @@ func (blind) List(context.Context, client.ObjectList, ...client.ListOption) erro
 func behindCache(w *world) {
 	claim := w.claim("x")
 	pod := w.pod(podWith("p", "x"))
-	w.t.Cleanup(w.run(w.config, func(c cache.Cache) cache.Cache { return blind{c} }))
+	w.T.Cleanup(w.run(w.Config, func(c cache.Cache) cache.Cache { return blind{c} }))
 	w.delete(claim)
 	w.kept(claim)
 	w.kill(pod)
@@ -189,7 +195,7 @@ func behindCache(w *world) {
 // mounts. The API server's state decides each time.
 func endedPod(w *world) {
 	driver := w.namespace
-	w.create(testkit.Provisioner(driver))
+	w.Create(testkit.Provisioner(driver))
 	w.start()
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
 		name := strings.ToLower(string(phase))
@@ -205,7 +211,7 @@ func endedPod(w *world) {
 		w.kept(unknown, staged)
 		base := stage.DeepCopy()
 		stage.Status.Node.Targets = nil
-		w.must(w.client.Status().Patch(w.ctx, stage, client.MergeFrom(base)))
+		w.Must(w.Client.Status().Patch(w.Ctx, stage, client.MergeFrom(base)))
 		w.gone(staged)
 		w.kept(unknown)
 		w.kill(pod)
@@ -224,7 +230,7 @@ func scheduledMeanwhile(w *world) {
 	first := w.pod(podWith("first", "held"))
 	second := w.pod(with(podWith("second", "held"), unscheduled))
 	w.delete(held)
-	w.must(w.client.SubResource("binding").Create(w.ctx, second, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}))
+	w.Must(w.Client.SubResource("binding").Create(w.Ctx, second, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}))
 	w.kill(first)
 	w.kept(held)
 	w.kill(second)
@@ -256,9 +262,9 @@ func ephemeralClaims(w *world) {
 	w.kept(owned)
 	w.kill(pod)
 	w.gone(owned)
-	w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(pod), pod))
+	w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(pod), pod))
 	pod.Finalizers = nil
-	w.must(w.client.Update(w.ctx, pod))
+	w.Must(w.Client.Update(w.Ctx, pod))
 }
 
 func twoPods(w *world) {
@@ -280,7 +286,7 @@ func boundVolume(w *world) {
 	w.delete(bound, half, free)
 	w.gone(free)
 	for _, vol := range []*corev1.PersistentVolume{bound, half} {
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(vol), vol))
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(vol), vol))
 	}
 	w.delete(claim)
 	w.gone(claim)
@@ -314,23 +320,23 @@ func TestManyDeletionsShareTheirLists(t *testing.T) {
 	each := func(do func(*corev1.PersistentVolumeClaim) error) {
 		t.Helper()
 		failed := make([]error, len(all))
-		workqueue.ParallelizeUntil(w.ctx, 16, len(all), func(i int) { failed[i] = do(all[i]) })
-		w.must(errors.Join(failed...))
+		workqueue.ParallelizeUntil(w.Ctx, 16, len(all), func(i int) { failed[i] = do(all[i]) })
+		w.Must(errors.Join(failed...))
 	}
 	for i := range all {
 		all[i] = testkit.Claim(w.namespace, fmt.Sprintf("claim-%d", i), "", "none")
 	}
-	each(func(claim *corev1.PersistentVolumeClaim) error { return w.client.Create(w.ctx, claim) })
+	each(func(claim *corev1.PersistentVolumeClaim) error { return w.Client.Create(w.Ctx, claim) })
 	for i := range pods {
 		w.pod(podWith(fmt.Sprintf("pod-%d", i), all[i].Name))
 	}
-	each(func(claim *corev1.PersistentVolumeClaim) error { return w.client.Delete(w.ctx, claim.DeepCopy()) })
+	each(func(claim *corev1.PersistentVolumeClaim) error { return w.Client.Delete(w.Ctx, claim.DeepCopy()) })
 	left := func(from client.Reader) []corev1.PersistentVolumeClaim {
 		list := &corev1.PersistentVolumeClaimList{}
-		w.must(from.List(w.ctx, list, client.InNamespace(w.namespace)))
+		w.Must(from.List(w.Ctx, list, client.InNamespace(w.namespace)))
 		return list.Items
 	}
-	w.until(func() string {
+	w.Eventually("the controllers", func() string {
 		unheard := slices.ContainsFunc(left(w.known), func(c corev1.PersistentVolumeClaim) bool { return c.DeletionTimestamp == nil })
 		if lists := w.listed(w.namespace); lists != 1 || unheard {
 			return fmt.Sprintf("%d lists, want one; not all deletions heard of: %t", lists, unheard)
@@ -338,13 +344,13 @@ func TestManyDeletionsShareTheirLists(t *testing.T) {
 		return ""
 	})
 	now.SetTime(now.Now().Add(firstPause))
-	w.until(func() string {
-		if n := len(left(w.client)); n != pods {
+	w.Eventually("the controllers", func() string {
+		if n := len(left(w.Client)); n != pods {
 			return fmt.Sprintf("%d claims are left with %d lists, want the %d that are used", n, w.listed(w.namespace), pods)
 		}
 		return ""
 	})
-	for _, claim := range left(w.client) {
+	for _, claim := range left(w.Client) {
 		if !slices.ContainsFunc(all[:pods], func(used *corev1.PersistentVolumeClaim) bool { return used.UID == claim.UID }) {
 			t.Errorf("claim %s is left, and no pod uses it", claim.Name)
 		}

@@ -3,28 +3,22 @@
 package protect
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
@@ -34,10 +28,7 @@ import (
 // world is an API server, the controllers on it with the account they have in a cluster, and a
 // namespace for one case. The test acts as scheduler, kubelet and binder.
 type world struct {
-	t         *testing.T
-	ctx       context.Context
-	config    *rest.Config
-	client    client.WithWatch
+	testkit.World
 	namespace string
 	barriers  int
 	mu        sync.Mutex
@@ -57,59 +48,33 @@ type world struct {
 func newWorld(t *testing.T, config *rest.Config, name string) *world {
 	t.Helper()
 	ctrl.SetLogger(logr.Discard()) // killed controllers log many errors
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
-	t.Cleanup(cancel)
-	w := &world{t: t, ctx: ctx, config: config, client: testkit.Client(t, config), lists: map[string]int{}, patches: map[string]int{}}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}} // new in each run
-	w.create(namespace)
-	w.namespace = namespace.Name
+	w := &world{World: testkit.NewWorld(t, config), lists: map[string]int{}, patches: map[string]int{}}
+	w.namespace = w.Namespace(name)
 	return w
-}
-
-func (w *world) create(o client.Object) {
-	w.t.Helper()
-	w.must(w.client.Create(w.ctx, o))
-}
-
-func (w *world) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
 }
 
 // run starts the controllers with a configuration and returns the function that stops them. see
 // wraps the cache of all pods; nil leaves it as it is.
 func (w *world) run(restConfig *rest.Config, see func(cache.Cache) cache.Cache) (stop func()) {
-	w.t.Helper()
+	w.T.Helper()
 	restConfig = rest.CopyConfig(restConfig)
-	restConfig.Impersonate.UserName = asController
 	restConfig.Wrap(w.watchLists)
 	restConfig.Wrap(w.watchPatches)
-	mgr, err := kube.NewManager(restConfig, ctrl.Options{
-		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
-		GracefulShutdownTimeout: ptr.To(5 * time.Second),
+	return w.Run(restConfig, func(mgr ctrl.Manager) error {
+		pods, err := kube.AllPods(mgr)
+		if err != nil {
+			return err
+		}
+		if see != nil {
+			pods = see(pods)
+		}
+		w.known = mgr.GetClient()
+		return Register(mgr, Options{Pods: pods, MaxConcurrent: 4, Clock: w.clock})
 	})
-	w.must(err)
-	pods, err := kube.AllPods(mgr)
-	w.must(err)
-	if see != nil {
-		pods = see(pods)
-	}
-	w.must(Register(mgr, Options{Pods: pods, MaxConcurrent: 4, Clock: w.clock}))
-	w.known = mgr.GetClient()
-	ctx, cancel := context.WithCancel(w.ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = mgr.Start(ctx) // a killed manager returns an error
-	}()
-	return func() { cancel(); <-done }
 }
 
 // start runs the controllers until the case ends.
-func (w *world) start() { w.t.Cleanup(w.run(w.config, nil)) }
+func (w *world) start() { w.T.Cleanup(w.run(w.Config, nil)) }
 
 type roundTripper func(*http.Request) (*http.Response, error)
 
@@ -179,19 +144,19 @@ func (w *world) listed(namespace string) int {
 }
 
 func (w *world) claim(name string, changes ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
-	w.t.Helper()
+	w.T.Helper()
 	claim := testkit.Claim(w.namespace, name, "", "none")
 	claim.Annotations = nil
 	for _, change := range changes {
 		change(claim)
 	}
-	w.create(claim)
+	w.Create(claim)
 	return claim
 }
 
 // pod creates a pod, with a node unless it is meant to be unscheduled.
 func (w *world) pod(pod corev1.Pod) *corev1.Pod {
-	w.t.Helper()
+	w.T.Helper()
 	pod.UID, pod.Namespace, pod.Status = "", w.namespace, corev1.PodStatus{}
 	pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "busybox:1.36"}}
 	for i := range pod.Spec.Volumes {
@@ -199,33 +164,33 @@ func (w *world) pod(pod corev1.Pod) *corev1.Pod {
 			e.VolumeClaimTemplate = &corev1.PersistentVolumeClaimTemplate{Spec: testkit.Claim("", "", "", "none").Spec}
 		}
 	}
-	w.create(&pod)
+	w.Create(&pod)
 	return &pod
 }
 
 // kill deletes a pod as the kubelet does when all its containers are gone.
 func (w *world) kill(pod *corev1.Pod) {
-	w.t.Helper()
-	w.must(w.client.Delete(w.ctx, pod, client.GracePeriodSeconds(0)))
+	w.T.Helper()
+	w.Must(w.Client.Delete(w.Ctx, pod, client.GracePeriodSeconds(0)))
 }
 
 func (w *world) phase(pod *corev1.Pod, phase corev1.PodPhase) {
-	w.t.Helper()
+	w.T.Helper()
 	base := pod.DeepCopy()
 	pod.Status.Phase = phase
-	w.must(w.client.Status().Patch(w.ctx, pod, client.MergeFrom(base)))
+	w.Must(w.Client.Status().Patch(w.Ctx, pod, client.MergeFrom(base)))
 }
 
 func (w *world) delete(objects ...client.Object) {
-	w.t.Helper()
+	w.T.Helper()
 	for _, o := range objects {
-		w.must(w.client.Delete(w.ctx, o))
+		w.Must(w.Client.Delete(w.Ctx, o))
 	}
 }
 
 // volume creates a volume that points at a claim, or at none if that is nil.
-func (w *world) volume(name string, claim *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumePhase) *corev1.PersistentVolume {
-	w.t.Helper()
+func (w *world) volume(name string, claim *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumePhase, sources ...corev1.PersistentVolumeSource) *corev1.PersistentVolume {
+	w.T.Helper()
 	vol := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-" + name},
 		Spec: corev1.PersistentVolumeSpec{
@@ -234,84 +199,62 @@ func (w *world) volume(name string, claim *corev1.PersistentVolumeClaim, phase c
 			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
 		},
 	}
+	for _, source := range sources {
+		vol.Spec.PersistentVolumeSource = source
+	}
 	if claim != nil {
 		vol.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
 	}
-	w.create(vol)
+	w.Create(vol)
 	w.volumePhase(vol, phase)
 	return vol
 }
 
 // boundTo creates a volume from a source and binds a claim to it.
 func (w *world) boundTo(claim *corev1.PersistentVolumeClaim, source corev1.PersistentVolumeSource) *corev1.PersistentVolume {
-	w.t.Helper()
-	vol := &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-" + claim.Name},
-		Spec: corev1.PersistentVolumeSpec{
-			Capacity:         corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-			StorageClassName: "none", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			PersistentVolumeSource: source,
-			ClaimRef:               &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
-		},
-	}
-	w.create(vol)
-	w.volumePhase(vol, corev1.VolumeBound)
+	w.T.Helper()
+	vol := w.volume(claim.Name, claim, corev1.VolumeBound, source)
 	claim.Spec.VolumeName = vol.Name
-	w.must(w.client.Update(w.ctx, claim))
+	w.Must(w.Client.Update(w.Ctx, claim))
 	return vol
 }
 
 // staged creates the stage through which a pod has a volume mounted.
 func (w *world) staged(vol *corev1.PersistentVolume, driver string, pod *corev1.Pod) *tarnv1.PavStage {
-	w.t.Helper()
+	w.T.Helper()
 	stage := &tarnv1.PavStage{ObjectMeta: metav1.ObjectMeta{Name: vol.Name}, Spec: tarnv1.PavStageSpec{
 		Provisioner: tarnv1.ProvisionerReference{Name: driver, UID: "p"}, VolumeName: vol.Name, VolumeUID: vol.UID, NodeName: pod.Spec.NodeName,
 	}}
-	w.create(stage)
 	stage.Status.Node.Targets = []string{"/var/lib/kubelet/pods/" + string(pod.UID) + "/volumes/kubernetes.io~csi/" + vol.Name + "/mount"}
-	w.must(w.client.Status().Update(w.ctx, stage))
+	w.CreateWithStatus(stage)
 	return stage
 }
 
 func (w *world) volumePhase(vol *corev1.PersistentVolume, phase corev1.PersistentVolumePhase) {
-	w.t.Helper()
+	w.T.Helper()
 	base := vol.DeepCopy()
 	vol.Status.Phase = phase
-	w.must(w.client.Status().Patch(w.ctx, vol, client.MergeFrom(base)))
-}
-
-// until waits until check finds nothing wrong.
-func (w *world) until(check func() string) {
-	w.t.Helper()
-	wrong := ""
-	if !testkit.MirrorOf(w.t, w.config).Until(w.ctx, func() bool { wrong = check(); return wrong == "" }) {
-		w.t.Fatal(wrong)
-	}
+	w.Must(w.Client.Status().Patch(w.Ctx, vol, client.MergeFrom(base)))
 }
 
 // gone waits until an object is gone.
 func (w *world) gone(o client.Object) {
-	w.t.Helper()
-	w.until(func() string {
-		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
-			return fmt.Sprintf("%T %s is there with finalizers %q, deleted at %v (%v)", o, o.GetName(), o.GetFinalizers(), o.GetDeletionTimestamp(), err)
-		}
-		return ""
-	})
+	w.T.Helper()
+	w.Eventually("deletion", func() string { return w.Gone(o) })
 }
 
 // kept checks that claims being deleted still exist after the controllers have handled all events
 // so far. To know that, it waits until they release a claim of the same namespace that it deletes
 // afterwards.
 func (w *world) kept(claims ...*corev1.PersistentVolumeClaim) {
-	w.t.Helper()
+	w.T.Helper()
 	w.barriers++
 	barrier := w.claim(fmt.Sprintf("barrier-%d", w.barriers))
 	w.delete(barrier)
 	w.gone(barrier)
 	for _, claim := range claims {
-		if err := w.client.Get(w.ctx, client.ObjectKeyFromObject(claim), claim); err != nil || claim.DeletionTimestamp == nil {
-			w.t.Fatalf("claim %s is not kept: deleted at %v (%v)", claim.Name, claim.DeletionTimestamp, err)
+		if err := w.Client.Get(w.Ctx, client.ObjectKeyFromObject(claim), claim); err != nil || claim.DeletionTimestamp == nil {
+			w.T.Fatalf("claim %s is not kept: deleted at %v (%v)", claim.Name, claim.DeletionTimestamp, err)
 		}
 	}
 }
@@ -321,26 +264,18 @@ func (w *world) kept(claims ...*corev1.PersistentVolumeClaim) {
 func live(t *testing.T, server *rest.Config, name string, k *testkit.Killer) {
 	t.Run(name, func(t *testing.T) {
 		w := newWorld(t, server, name)
-		end := k.Life(w.config, func(c *rest.Config) func() { return w.run(c, nil) })
+		end := k.Life(w.Config, func(c *rest.Config) func() { return w.run(c, nil) })
 		claim := w.claim("x")
 		vol := w.volume("x", claim, corev1.VolumeBound)
 		for o, finalizer := range map[client.Object]string{claim: FinalizerClaim, vol: FinalizerVolume} {
-			o.SetFinalizers(nil)
-			w.must(w.client.Update(w.ctx, o))
-			w.until(func() string {
-				w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(o), o))
-				if len(o.GetFinalizers()) != 1 {
-					return fmt.Sprintf("%T has finalizers %q, want %s", o, o.GetFinalizers(), finalizer)
-				}
-				return ""
-			})
+			w.takenAndPutBack(o, finalizer)
 		}
 		pod := w.pod(podWith("p", "x"))
 		w.delete(vol, claim)
 		w.kept(claim)
 		w.kill(pod)
 		w.gone(claim)
-		w.must(w.client.Get(w.ctx, client.ObjectKeyFromObject(vol), vol))
+		w.Must(w.Client.Get(w.Ctx, client.ObjectKeyFromObject(vol), vol))
 		w.volumePhase(vol, corev1.VolumeReleased)
 		w.gone(vol)
 		end()

@@ -259,7 +259,7 @@ func (r *Reconciler) users(ctx context.Context, v View) (held bool, users []core
 // or if its release does not tell, pods with a running container count.
 func usedBy(told *bool, pods []corev1.Pod) (held bool, users []corev1.Pod) {
 	for i := range pods {
-		if runs(&pods[i]) {
+		if !volume.Ended(&pods[i]) && volume.Running(&pods[i]) {
 			users = append(users, pods[i])
 		}
 	}
@@ -270,12 +270,6 @@ func usedBy(told *bool, pods []corev1.Pod) (held bool, users []corev1.Pod) {
 		users = slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return volume.Ended(&p) })
 	}
 	return *told, users
-}
-
-// runs reports whether a container of a pod runs.
-func runs(pod *corev1.Pod) bool {
-	return !volume.Ended(pod) && slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses, pod.Status.EphemeralContainerStatuses),
-		func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
 // planHold leaves everything as it is until the pods have ended, and reports that.

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -141,11 +141,11 @@ func TestAStageBegunAheadIsForsaken(t *testing.T) {
 		"not where its pod is one of others": {begunAhead(time.Second), takenPod(func(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := fake.NewClientBuilder().WithScheme(kinds()).WithTypeConverters(deduced())
+			var objects []client.Object
 			if c.pod != nil {
-				b = b.WithObjects(c.pod)
+				objects = append(objects, c.pod)
 			}
-			got, err := (&Reconciler{pods: b.Build()}).forsaken(t.Context(), c.stage)
+			got, err := (&Reconciler{pods: build(objects...)}).forsaken(t.Context(), c.stage)
 			if got != c.want || err != nil {
 				t.Errorf("%v, %v, want %v", got, err, c.want)
 			}

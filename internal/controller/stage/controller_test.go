@@ -163,7 +163,7 @@ func TestAnErrorAtAnyWriteChangesNothing(t *testing.T) {
 	for _, s := range stories {
 		plain := s.begin(t)
 		plain.live()
-		for n := 1; n <= plain.writes; n++ {
+		for n := 1; n <= plain.Count; n++ {
 			for name, fail := range map[string]func(int, bool) error{
 				"killed before it":        func(i int, made bool) error { return errIf(i == n && !made, errKilled) },
 				"killed after it":         func(i int, made bool) error { return errIf(i == n && made, errKilled) },
@@ -171,7 +171,7 @@ func TestAnErrorAtAnyWriteChangesNothing(t *testing.T) {
 			} {
 				t.Run(fmt.Sprintf("%s/write %d %s", s.name, n, name), func(t *testing.T) {
 					w := s.begin(t)
-					w.fail = fail
+					w.Fail = fail
 					w.live()
 					s.check(w)
 				})
@@ -221,7 +221,7 @@ func TestTheFirstStatusWriteMeetsTheNodeAgents(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, subjects()...)
-			w.fail = func(n int, made bool) error {
+			w.Fail = func(n int, made bool) error {
 				if n == 1 && !made {
 					c.meanwhile(w, w.stage())
 				}
@@ -262,8 +262,8 @@ func TestATargetThatIsAddedBeforeTheFirstStatusWriteCostsNoRefusedOne(t *testing
 		w.must(w.store.Status().Update(context.Background(), s))
 	}}
 	w.look()
-	if w.writes != 2 || !slices.Equal(w.made, []string{staging}) || len(w.stage().Status.Node.Targets) != 1 {
-		t.Errorf("%d writes made pods %q, want two, status and pod; targets %q", w.writes, w.made, w.stage().Status.Node.Targets)
+	if w.Count != 2 || !slices.Equal(w.made, []string{staging}) || len(w.stage().Status.Node.Targets) != 1 {
+		t.Errorf("%d writes made pods %q, want two, status and pod; targets %q", w.Count, w.made, w.stage().Status.Node.Targets)
 	}
 }
 

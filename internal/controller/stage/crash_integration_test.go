@@ -48,7 +48,7 @@ func TestALostVolumeIsMendedOnceWhereverTheControllerIsKilled(t *testing.T) {
 	testkit.AtTheirWrites(t, spans, func(t *testing.T, server *rest.Config, span int, name string) (testkit.Life, *rest.Config) {
 		l := losses[span]
 		u := newInUse(t, server, "loss-"+name, l.recovery)
-		return &lostInUse{inUse: u, loss: l}, u.config
+		return &lostInUse{inUse: u, loss: l}, u.Config
 	})
 }
 
@@ -63,7 +63,7 @@ func (u *lostInUse) Run(c *rest.Config) (stop func()) { return u.run(c) }
 
 // Live implements testkit.Life, and writes what a node agent would write.
 func (u *lostInUse) Live() {
-	u.t.Helper()
+	u.T.Helper()
 	kept, free, alone := u.runs("kept"), u.runs("free"), u.runs("alone", func(p *corev1.Pod) { p.OwnerReferences = nil })
 	budget := u.budget(kept, true)
 	u.becomes(tarnv1.StagePodRunning, 1)
@@ -88,23 +88,23 @@ func (u *lostInUse) Live() {
 		want[free.Name], want[kept.Name] = 1, 1
 		u.evicted(free)
 		u.refused(u.stage, map[string]string{kept.Name: budget.Name})
-		u.must(u.client.Delete(u.ctx, budget))
+		u.Must(u.Client.Delete(u.Ctx, budget))
 		u.evicted(kept)
 	}
 	u.until(u.over)
 	u.counts(want)
 	for _, p := range []*corev1.Pod{kept, free, alone} {
-		u.must(client.IgnoreNotFound(u.client.Delete(u.ctx, p, client.GracePeriodSeconds(0))))
+		u.Must(client.IgnoreNotFound(u.Client.Delete(u.Ctx, p, client.GracePeriodSeconds(0))))
 	}
 	u.lives(u.stage, nil)
 }
 
 // Check implements testkit.Life.
 func (u *lostInUse) Check() {
-	u.t.Helper()
+	u.T.Helper()
 	u.check(2, 1)
 	if wrong := u.budgets(0); wrong != "" {
-		u.t.Error(wrong)
+		u.T.Error(wrong)
 	}
 }
 
@@ -124,13 +124,11 @@ func newInUse(t *testing.T, config *rest.Config, name string, recovery tarnv1.St
 	u.server = newServerOn(t, config, name, func(p *corev1.Pod) steppodtest.End {
 		return steppodtest.End{Stays: p.Labels[tarnv1.LabelStep] == string(tarnv1.StepStaging)}
 	})
-	u.config = rest.CopyConfig(config)
-	u.config.Wrap(u.counting)
+	u.Config = rest.CopyConfig(config)
+	u.Config.Wrap(u.counting)
 	u.stage = u.server.stage()
 	u.recovers(recovery)
-	ended := make(chan struct{})
-	go func() { defer close(ended); u.endPods() }()
-	t.Cleanup(func() { u.cancel(); <-ended })
+	u.Play(u.endPods)
 	return u
 }
 
@@ -158,30 +156,25 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // endPods removes deleted pods, as a kubelet does once it has stopped them.
-func (u *inUse) endPods() {
-	mirror := testkit.MirrorOf(u.t, u.config)
-	mirror.Until(u.ctx, func() bool {
-		pods := &corev1.PodList{}
-		if mirror.List(u.ctx, pods, client.InNamespace("default")) != nil {
-			return false
+func (u *inUse) endPods() error {
+	pods := &corev1.PodList{}
+	err := u.Mirror.List(u.Ctx, pods, client.InNamespace("default"))
+	for i := range pods.Items {
+		if p := &pods.Items[i]; strings.Contains(p.Name+p.Labels[tarnv1.LabelProvisioner], u.name) {
+			u.Stop(p)
 		}
-		for i := range pods.Items {
-			if p := &pods.Items[i]; p.DeletionTimestamp != nil && strings.Contains(p.Name+p.Labels[tarnv1.LabelProvisioner], u.name) {
-				_ = u.client.Delete(u.ctx, p, client.GracePeriodSeconds(0), client.Preconditions{UID: &p.UID}) // retried in the next round
-			}
-		}
-		return false
-	})
+	}
+	return err
 }
 
 func (u *inUse) look() {
-	u.t.Helper()
-	u.must(u.client.Get(u.ctx, client.ObjectKeyFromObject(u.stage), u.stage))
+	u.T.Helper()
+	u.Must(u.Client.Get(u.Ctx, client.ObjectKeyFromObject(u.stage), u.stage))
 }
 
 // becomes waits for a phase of the staging pod of an attempt.
 func (u *inUse) becomes(phase tarnv1.StagePodPhase, attempt int32) {
-	u.t.Helper()
+	u.T.Helper()
 	u.until(func() string {
 		u.look()
 		if pod := u.stage.Status.Pod; pod.Phase != phase || pod.Attempt != attempt || somethingToTell(u.stage) {
@@ -193,11 +186,11 @@ func (u *inUse) becomes(phase tarnv1.StagePodPhase, attempt int32) {
 
 // dies ends the staging pod, and waits until the controller has recorded it.
 func (u *inUse) dies(deleted bool) {
-	u.t.Helper()
+	u.T.Helper()
 	pod := &corev1.Pod{}
-	u.must(u.client.Get(u.ctx, client.ObjectKey{Namespace: u.stage.Status.Pod.Namespace, Name: u.stage.Status.Pod.Name}, pod))
+	u.Must(u.Client.Get(u.Ctx, client.ObjectKey{Namespace: u.stage.Status.Pod.Namespace, Name: u.stage.Status.Pod.Name}, pod))
 	if deleted {
-		u.must(u.client.Delete(u.ctx, pod))
+		u.Must(u.Client.Delete(u.Ctx, pod))
 		u.becomes(tarnv1.StagePodGone, 1)
 		return
 	}
@@ -205,7 +198,7 @@ func (u *inUse) dies(deleted bool) {
 	for i := range pod.Status.ContainerStatuses {
 		pod.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, FinishedAt: metav1.Now()}}
 	}
-	u.must(u.client.Status().Update(u.ctx, pod))
+	u.Must(u.Client.Status().Update(u.Ctx, pod))
 	u.becomes(tarnv1.StagePodFailed, 1)
 }
 
@@ -221,21 +214,21 @@ func (u *inUse) over() string {
 // counts expects that the stage survived one loss with one more staging pod, and that each pod
 // was evicted this often.
 func (u *inUse) counts(wantEvicted map[string]int) {
-	u.t.Helper()
+	u.T.Helper()
 	if pod := u.stage.Status.Pod; pod.Phase != tarnv1.StagePodRunning || pod.Attempt != 2 || pod.Restarts != 1 || pod.LossTold != 1 || pod.ReboundTold != 1 {
-		u.t.Errorf("after the loss the stage says %+v, want the second attempt to run, one restart, and loss 1 told", pod)
+		u.T.Errorf("after the loss the stage says %+v, want the second attempt to run, one restart, and loss 1 told", pod)
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if !maps.Equal(u.agreed, wantEvicted) {
-		u.t.Errorf("evicted were %v, want %v", u.agreed, wantEvicted)
+		u.T.Errorf("evicted were %v, want %v", u.agreed, wantEvicted)
 	}
 }
 
 // budgets counts the disruption budgets that keep the stage's pods.
 func (u *inUse) budgets(want int) string {
 	budgets := &policyv1.PodDisruptionBudgetList{}
-	u.must(u.client.List(u.ctx, budgets, client.MatchingLabels{tarnv1.LabelStage: string(u.stage.UID)}))
+	u.Must(u.Client.List(u.Ctx, budgets, client.MatchingLabels{tarnv1.LabelStage: string(u.stage.UID)}))
 	if len(budgets.Items) != want {
 		return fmt.Sprintf("%d disruption budgets keep the staging pod, want %d", len(budgets.Items), want)
 	}

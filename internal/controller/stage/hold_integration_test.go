@@ -17,11 +17,11 @@ import (
 )
 
 func TestAStageThatIsDeletedUnderAPodEndsWithThePod(t *testing.T) {
-	byHand := func(u *inUse) { u.must(u.client.Delete(u.ctx, u.stage)) }
+	byHand := func(u *inUse) { u.Must(u.Client.Delete(u.Ctx, u.stage)) }
 	withItsDefinition := func(u *inUse) {
 		definition := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "pavstages.tarn.dev"}}
-		u.must(u.client.Patch(u.ctx, definition, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+tarnv1.LabelDeletionProtection+`":null}}}`))))
-		u.must(u.client.Delete(u.ctx, definition))
+		u.Must(u.Client.Patch(u.Ctx, definition, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+tarnv1.LabelDeletionProtection+`":null}}}`))))
+		u.Must(u.Client.Delete(u.Ctx, definition))
 	}
 	for name, c := range map[string]struct {
 		remove func(*inUse)
@@ -34,10 +34,10 @@ func TestAStageThatIsDeletedUnderAPodEndsWithThePod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			u := newInUse(t, testkit.OwnAPIServer(t), "held-"+name, tarnv1.RecoveryRebind)
-			defer u.run(u.config)()
+			defer u.run(u.Config)()
 			user := u.runs("user")
 			user.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
-			u.must(u.client.Status().Update(u.ctx, user))
+			u.Must(u.Client.Status().Update(u.Ctx, user))
 			u.becomes(tarnv1.StagePodRunning, 1)
 			u.asAgent(u.stage, func(n *tarnv1.PavStageNodeStatus) {
 				n.Phase, n.Targets = tarnv1.StageStaged, []string{target(user.UID)}
@@ -49,13 +49,13 @@ func TestAStageThatIsDeletedUnderAPodEndsWithThePod(t *testing.T) {
 			}
 			u.isHeldBy(user.Namespace + "/" + user.Name)
 			if c.told { // removed by force, and its containers stop later
-				u.must(u.client.Delete(u.ctx, user, client.GracePeriodSeconds(0)))
+				u.Must(u.Client.Delete(u.Ctx, user, client.GracePeriodSeconds(0)))
 				u.isHeldBy("whose containers may still be running")
 				mounted(false)
 			} else { // its containers stop: the controller knows nothing else
-				u.must(u.client.Get(u.ctx, client.ObjectKeyFromObject(user), user))
+				u.Must(u.Client.Get(u.Ctx, client.ObjectKeyFromObject(user), user))
 				user.Status.Phase = corev1.PodSucceeded
-				u.must(u.client.Status().Update(u.ctx, user))
+				u.Must(u.Client.Status().Update(u.Ctx, user))
 			}
 			u.lives(u.stage, nil)
 			u.check(1, 1)
@@ -66,7 +66,7 @@ func TestAStageThatIsDeletedUnderAPodEndsWithThePod(t *testing.T) {
 // isHeldBy waits until the deleted stage says by whom it is held, and expects its staging pod
 // unchanged.
 func (u *inUse) isHeldBy(whom string) {
-	u.t.Helper()
+	u.T.Helper()
 	u.until(func() string {
 		u.look()
 		pod := u.stage.Status.Pod
@@ -76,6 +76,6 @@ func (u *inUse) isHeldBy(whom string) {
 		return ""
 	})
 	if ran := u.kubelet.Ran(tarnv1.StepUnstaging); len(ran) > 0 {
-		u.t.Errorf("%q unstage under a pod", ran)
+		u.T.Errorf("%q unstage under a pod", ran)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/steppod/steppodtest"
 	"tarn.dev/tarn/internal/testkit"
@@ -28,11 +29,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // server is a real API server with one stage's subjects, a stand-in for the kubelet and one for
 // the node agent.
 type server struct {
-	t       *testing.T
-	ctx     context.Context
-	cancel  context.CancelFunc
-	config  *rest.Config
-	client  client.WithWatch
+	testkit.World
 	kubelet *steppodtest.Kubelet
 	name    string
 }
@@ -44,32 +41,29 @@ func newServer(t *testing.T, name string, ends func(*corev1.Pod) steppodtest.End
 
 func newServerOn(t *testing.T, config *rest.Config, name string, ends func(*corev1.Pod) steppodtest.End) *server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Limit)
-	s := &server{t: t, ctx: ctx, cancel: cancel, config: config, name: name}
-	s.client = testkit.Client(t, s.config)
-	s.kubelet = &steppodtest.Kubelet{Provisioner: name, Client: s.client, Ends: ends}
+	s := &server{World: testkit.NewWorld(t, config), name: name}
+	s.kubelet = &steppodtest.Kubelet{Provisioner: name, Client: s.Client, Ends: ends}
+	ctx, stop := context.WithCancel(s.Ctx)
 	done := make(chan error, 1)
 	go func() { done <- s.kubelet.Run(ctx) }()
 	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
+		s.Must(<-done)
 	})
-	s.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}})
+	s.PodsMayRun("default")
 	return s
 }
 
 func (s *server) create(o client.Object) {
-	s.t.Helper()
-	if err := s.client.Create(s.ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
-		s.t.Fatalf("creating %T %s: %v", o, o.GetName(), err)
+	s.T.Helper()
+	if err := s.Client.Create(s.Ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
+		s.T.Fatalf("creating %T %s: %v", o, o.GetName(), err)
 	}
 }
 
 // stage creates a volume on a node and the stage that makes it available there.
 func (s *server) stage() *tarnv1.PavStage {
-	s.t.Helper()
+	s.T.Helper()
 	p, claim, vol := s.subjects()
 	s.create(consumer(claim.Namespace, claim.Name, s.name))
 	stage := tarnv1.NewStage(tarnv1.ProvisionerReference{Name: s.name, UID: p.UID}, s.name, vol.UID, s.name, false)
@@ -79,14 +73,14 @@ func (s *server) stage() *tarnv1.PavStage {
 
 // subjects creates a volume of an accepted provisioner, with its claim, and a node.
 func (s *server) subjects() (*pavv1.PavProvisioner, *corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
-	s.t.Helper()
+	s.T.Helper()
 	p := testkit.Provisioner(s.name)
 	status := p.Status
 	status.Conditions[0].LastTransitionTime = metav1.Time{Time: noon}
 	p.UID, p.Spec.VolumeUnstaging = "", testkit.PodSection()
 	s.create(p)
 	p.Status = status
-	s.must(s.client.Status().Update(s.ctx, p))
+	s.Must(s.Client.Status().Update(s.Ctx, p))
 	claim := testkit.Claim("default", s.name, "", s.name)
 	s.create(claim)
 	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
@@ -99,58 +93,60 @@ func (s *server) subjects() (*pavv1.PavProvisioner, *corev1.PersistentVolumeClai
 	return p, claim, vol
 }
 
-func (s *server) must(err error) {
-	s.t.Helper()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-}
-
 // run starts the controller with the account it has in a cluster, and returns a function that
 // stops it.
-func (s *server) run(restConfig *rest.Config) (stop func()) {
-	s.t.Helper()
-	return testkit.Run(s.ctx, s.t, restConfig, func(mgr ctrl.Manager) error {
-		return Register(mgr, Options{Steps: &steppod.Steps{Namespaces: steppod.Namespaces{"default", "*"}, Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}})
+func (s *server) run(restConfig *rest.Config) (stop func()) { return s.runWith(restConfig, false) }
+
+// runWith starts the controller, with a cache of all pods if it begins stages ahead.
+func (s *server) runWith(restConfig *rest.Config, ahead bool) (stop func()) {
+	s.T.Helper()
+	return s.Run(restConfig, func(mgr ctrl.Manager) (err error) {
+		o := Options{Steps: &steppod.Steps{Namespaces: steppod.Namespaces{"default", "*"}, Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: tarnv1.DefaultStateDir}}
+		if ahead {
+			if o.Pods, err = kube.AllPods(mgr); err != nil {
+				return err
+			}
+		}
+		return Register(mgr, o)
 	})
 }
 
 // lives plays the node agent until the stage is gone, or until the controller is killed.
 func (s *server) lives(stage *tarnv1.PavStage, killed <-chan struct{}) (gone bool) {
-	s.t.Helper()
+	s.T.Helper()
 	key := client.ObjectKeyFromObject(stage)
 	for {
 		current := &tarnv1.PavStage{}
-		err := s.client.Get(s.ctx, key, current)
+		err := s.Client.Get(s.Ctx, key, current)
 		if apierrors.IsNotFound(err) {
 			return true
 		}
-		s.must(err)
-		if err := agent(s.ctx, s.client, current); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			s.t.Fatal(err)
+		s.Must(err)
+		if err := agent(s.Ctx, s.Client, current); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			s.T.Fatal(err)
 		}
 		select {
 		case <-killed:
 			return false
-		case <-s.ctx.Done():
-			s.t.Fatalf("the stage has not ended: %+v", current.Status)
+		case <-s.Ctx.Done():
+			s.T.Fatalf("the stage has not ended: %+v", current.Status)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
 func (s *server) check(wantStagings, wantUnstagings int) {
-	s.t.Helper()
+	s.T.Helper()
 	if ran := s.kubelet.Ran(tarnv1.StepStaging); len(ran) != wantStagings {
-		s.t.Errorf("the staging pods that ran are %q, want %d", ran, wantStagings)
+		s.T.Errorf("the staging pods that ran are %q, want %d", ran, wantStagings)
 	}
 	if ran := s.kubelet.Ran(tarnv1.StepUnstaging); len(ran) != wantUnstagings {
-		s.t.Errorf("the unstaging pods that ran are %q, want %d", ran, wantUnstagings)
+		s.T.Errorf("the unstaging pods that ran are %q, want %d", ran, wantUnstagings)
 	}
 	var pods corev1.PodList
-	s.must(s.client.List(s.ctx, &pods, client.HasLabels{tarnv1.LabelStage}))
+	s.Must(s.Client.List(s.Ctx, &pods, client.HasLabels{tarnv1.LabelStage}))
 	if len(pods.Items) != 0 {
-		s.t.Errorf("%d pods are left", len(pods.Items))
+		s.T.Errorf("%d pods are left", len(pods.Items))
 	}
 }
 
@@ -171,7 +167,7 @@ func TestAStageLivesAndEndsOnARealAPIServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t, name, c.ends)
-			defer s.run(s.config)()
+			defer s.run(s.Config)()
 			s.lives(s.stage(), nil)
 			s.check(1, c.wantUnstagings)
 		})
@@ -181,13 +177,13 @@ func TestAStageLivesAndEndsOnARealAPIServer(t *testing.T) {
 func TestAStageWhoseNodeIsDeletedEndsWithIt(t *testing.T) {
 	s := newServer(t, "stage-node-gone", well)
 	stage := s.stage()
-	stop := s.run(s.config)
+	stop := s.run(s.Config)
 	defer stop()
 	for stage.Status.Pod.Phase != tarnv1.StagePodSucceeded {
 		time.Sleep(10 * time.Millisecond)
-		s.must(s.client.Get(s.ctx, client.ObjectKeyFromObject(stage), stage))
+		s.Must(s.Client.Get(s.Ctx, client.ObjectKeyFromObject(stage), stage))
 	}
-	s.must(s.client.Delete(s.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
+	s.Must(s.Client.Delete(s.Ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
 	s.lives(stage, nil)
 	s.check(1, 0)
 }
@@ -205,12 +201,12 @@ func killedAtEachWrite(t *testing.T, name string, run func(*server, *rest.Config
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t, name, well)
 			killer := testkit.NewKiller(n)
-			stop := run(s, killer.Wrap(s.config))
+			stop := run(s, killer.Wrap(s.Config))
 			stage := make(s)
 			died = !s.lives(stage, killer.Dead())
 			stop()
 			if died {
-				defer run(s, s.config)()
+				defer run(s, s.Config)()
 				s.lives(stage, nil)
 			}
 			s.check(1, 1)

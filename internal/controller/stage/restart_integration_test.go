@@ -21,29 +21,23 @@ import (
 )
 
 // until waits until wrong returns an empty string.
-func (s *server) until(wrong func() string) {
-	s.t.Helper()
-	var last string
-	if !testkit.MirrorOf(s.t, s.config).Until(s.ctx, func() bool { last = wrong(); return last == "" }) {
-		s.t.Fatal(last)
-	}
-}
+func (s *server) until(wrong func() string) { s.T.Helper(); s.Eventually("the stage", wrong) }
 
 // asAgent changes the node agent's part of a stage's status.
 func (s *server) asAgent(stage *tarnv1.PavStage, change func(*tarnv1.PavStageNodeStatus)) {
-	s.t.Helper()
-	s.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		if err := s.client.Get(s.ctx, client.ObjectKeyFromObject(stage), stage); err != nil {
+	s.T.Helper()
+	s.Must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := s.Client.Get(s.Ctx, client.ObjectKeyFromObject(stage), stage); err != nil {
 			return err
 		}
 		change(&stage.Status.Node)
-		return s.client.Status().Update(s.ctx, stage)
+		return s.Client.Status().Update(s.Ctx, stage)
 	}))
 }
 
 // runs creates a healthy pod on the node with a controller that would replace it.
 func (s *server) runs(name string, change ...func(*corev1.Pod)) *corev1.Pod {
-	s.t.Helper()
+	s.T.Helper()
 	p := consumer("default", s.name, s.name)
 	p.Name, p.Labels = s.name+"-"+name, map[string]string{"app": s.name + "-" + name}
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "owner", UID: "uid-of-owner", Controller: ref(true)}}
@@ -53,40 +47,40 @@ func (s *server) runs(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	s.create(p)
 	p.Status.Phase = corev1.PodRunning
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	s.must(s.client.Status().Update(s.ctx, p))
+	s.Must(s.Client.Status().Update(s.Ctx, p))
 	return p
 }
 
 // recovers sets the provisioner's recovery.
 func (s *server) recovers(r tarnv1.StageRecovery) {
-	s.t.Helper()
+	s.T.Helper()
 	p := &pavv1.PavProvisioner{}
-	s.must(s.client.Get(s.ctx, client.ObjectKey{Name: s.name}, p))
+	s.Must(s.Client.Get(s.Ctx, client.ObjectKey{Name: s.name}, p))
 	p.Spec.VolumeStaging = testkit.Section(`{"recovery": "` + string(r) + `",` + string(p.Spec.VolumeStaging.Raw[1:]))
-	s.must(s.client.Update(s.ctx, p))
+	s.Must(s.Client.Update(s.Ctx, p))
 }
 
 // budget creates a disruption budget that keeps the pod. counted means that its controller,
 // which does not run here, has done its work.
 func (s *server) budget(pod *corev1.Pod, counted bool) *policyv1.PodDisruptionBudget {
-	s.t.Helper()
+	s.T.Helper()
 	least := intstr.FromInt32(1)
 	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
 	b.Spec = policyv1.PodDisruptionBudgetSpec{MinAvailable: &least, Selector: &metav1.LabelSelector{MatchLabels: pod.Labels}}
 	s.create(b)
 	if counted {
 		b.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: b.Generation, ExpectedPods: 1, CurrentHealthy: 1, DesiredHealthy: 1}
-		s.must(s.client.Status().Update(s.ctx, b))
+		s.Must(s.Client.Status().Update(s.Ctx, b))
 	}
 	return b
 }
 
 // evicted waits until a pod is gone or is being deleted.
 func (s *server) evicted(pod *corev1.Pod) {
-	s.t.Helper()
+	s.T.Helper()
 	s.until(func() string {
 		current := &corev1.Pod{}
-		err := s.client.Get(s.ctx, client.ObjectKeyFromObject(pod), current)
+		err := s.Client.Get(s.Ctx, client.ObjectKeyFromObject(pod), current)
 		if client.IgnoreNotFound(err) != nil || err == nil && current.DeletionTimestamp == nil {
 			return "pod " + pod.Name + " stays"
 		}
@@ -96,9 +90,9 @@ func (s *server) evicted(pod *corev1.Pod) {
 
 // refused waits until the stage says what prevents the eviction of exactly these pods.
 func (s *server) refused(stage *tarnv1.PavStage, why map[string]string) {
-	s.t.Helper()
+	s.T.Helper()
 	s.until(func() string {
-		s.must(s.client.Get(s.ctx, client.ObjectKeyFromObject(stage), stage))
+		s.Must(s.Client.Get(s.Ctx, client.ObjectKeyFromObject(stage), stage))
 		left := stage.Status.Pod.Evictions
 		right := len(left) == len(why)
 		for _, e := range left {
@@ -122,10 +116,10 @@ func describe(evictions []tarnv1.StageEviction) []string {
 
 // told waits for an Event about a pod.
 func (s *server) told(pod *corev1.Pod, reason, text string) {
-	s.t.Helper()
+	s.T.Helper()
 	s.until(func() string {
 		var list eventsv1.EventList
-		s.must(s.client.List(s.ctx, &list, client.InNamespace(pod.Namespace)))
+		s.Must(s.Client.List(s.Ctx, &list, client.InNamespace(pod.Namespace)))
 		if slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
 			return e.Regarding.Name == pod.Name && e.Reason == reason && strings.Contains(e.Note, text)
 		}) {
@@ -141,9 +135,9 @@ func TestPodsThatABudgetKeepsAreEvictedWhenItLetsThemGo(t *testing.T) {
 	s.recovers(tarnv1.RecoveryRestartConsumers)
 	kept, free, uncounted := s.runs("a"), s.runs("b"), s.runs("c")
 	budget, later := s.budget(kept, true), s.budget(uncounted, false)
-	stop := s.run(s.config)
+	stop := s.run(s.Config)
 	s.until(func() string {
-		s.must(s.client.Get(s.ctx, client.ObjectKeyFromObject(stage), stage))
+		s.Must(s.Client.Get(s.Ctx, client.ObjectKeyFromObject(stage), stage))
 		if stage.Status.Pod.Phase != tarnv1.StagePodSucceeded {
 			return "the staging pod is " + string(stage.Status.Pod.Phase)
 		}
@@ -168,9 +162,9 @@ func TestPodsThatABudgetKeepsAreEvictedWhenItLetsThemGo(t *testing.T) {
 
 	// Another controller continues where this one stopped.
 	stop()
-	defer s.run(s.config)()
-	s.must(s.client.Delete(s.ctx, budget))
-	s.must(s.client.Delete(s.ctx, later))
+	defer s.run(s.Config)()
+	s.Must(s.Client.Delete(s.Ctx, budget))
+	s.Must(s.Client.Delete(s.Ctx, later))
 	s.evicted(kept)
 	s.evicted(uncounted)
 	s.refused(stage, nil)

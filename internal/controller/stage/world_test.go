@@ -12,23 +12,21 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/managedfields"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/events"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/testkit"
 )
 
 var errKilled = errors.New("killed")
@@ -39,16 +37,13 @@ const kubeletHolds = "test/kubelet"
 // world is an API server, the controller, and stand-ins for the kubelet and the node agent. The
 // controller's writes can be made to fail.
 type world struct {
+	testkit.Writes
 	t      *testing.T
 	store  client.WithWatch
 	r      *Reconciler
 	clock  *testclock.FakePassiveClock
 	events *events.FakeRecorder
 
-	// fail is called before and after each write of the controller with the number of the
-	// write, from 1. An error before the write prevents it.
-	fail   func(n int, made bool) error
-	writes int
 	// behind makes the controller's cache a round old.
 	behind bool
 
@@ -69,8 +64,9 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	w.end = func(*corev1.Pod) corev1.PodPhase { return corev1.PodSucceeded }
 	w.refuse = func(*corev1.Pod) bool { return false }
 	w.during = func() {}
-	w.store = w.build(objects...)
-	failing := w.failing()
+	w.store = build(objects...)
+	w.Create = w.create
+	failing := w.Wrap(w.store)
 	steps := &steppod.Steps{Namespaces: steppod.Namespaces{"default", "*"}, Client: failing, Reader: w.store, StateDir: tarnv1.DefaultStateDir}
 	w.r = newReconciler(failing, w.store, steps, w.events, w.clock)
 	return w
@@ -83,67 +79,27 @@ var kinds = sync.OnceValue(func() *runtime.Scheme {
 	return s
 })
 
-// deduced tells the owners of fields without the schemas of all Kubernetes kinds, which the
-// fake client would read for each world.
-var deduced = sync.OnceValue(managedfields.NewDeducedTypeConverter)
-
-func (w *world) build(objects ...client.Object) client.WithWatch {
-	b := fake.NewClientBuilder().WithScheme(kinds()).WithTypeConverters(deduced()).WithObjects(objects...).
-		WithStatusSubresource(&tarnv1.PavStage{}, &pavv1.PavProvisioner{})
+func build(objects ...client.Object) client.WithWatch {
+	b := testkit.Store(objects...).WithScheme(kinds())
 	for field, values := range indexes() {
 		b = b.WithIndex(&tarnv1.PavStage{}, field, values)
 	}
-	b = b.WithIndex(&corev1.PersistentVolume{}, kube.VolumesByHandle, kube.HandleOf)
-	b = b.WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} })
-	b = b.WithIndex(&tarnv1.PavStage{}, "spec.volumeName", func(o client.Object) []string {
-		return []string{o.(*tarnv1.PavStage).Spec.VolumeName}
-	})
 	return b.Build()
 }
 
-func (w *world) failing() client.WithWatch {
-	return interceptor.NewClient(w.store, interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			pod, ok := o.(*corev1.Pod)
-			if !ok {
-				return w.write(func() error { return c.Create(ctx, o, opts...) })
-			}
-			return w.write(func() error { return w.createPod(ctx, pod, opts...) })
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			return w.write(func() error { return c.Patch(ctx, o, p, opts...) })
-		},
-		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			return w.write(func() error { return c.Delete(ctx, o, opts...) })
-		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-			return w.write(func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
-		},
-	})
-}
-
-func (w *world) write(do func() error) error {
-	w.writes++
-	n := w.writes
-	if w.fail != nil {
-		if err := w.fail(n, false); err != nil {
-			return err
-		}
+// create creates an object, a pod as the API server and the kubelet would.
+func (w *world) create(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+	pod, ok := o.(*corev1.Pod)
+	if !ok {
+		return c.Create(ctx, o, opts...)
 	}
-	if err := do(); err != nil || w.fail == nil {
-		return err
-	}
-	return w.fail(n, true)
-}
-
-func (w *world) createPod(ctx context.Context, pod *corev1.Pod, opts ...client.CreateOption) error {
 	if w.refuse(pod) {
 		return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, pod.Name, errors.New("exceeded quota"))
 	}
 	w.uids++
 	pod.UID, pod.CreationTimestamp = types.UID(fmt.Sprintf("uid-of-pod-%d", w.uids)), metav1.Time{Time: w.clock.Now()}
 	pod.Finalizers = append(pod.Finalizers, kubeletHolds)
-	err := w.store.Create(ctx, pod, opts...)
+	err := c.Create(ctx, pod, opts...)
 	if err == nil {
 		w.made = append(w.made, pod.Name)
 	}
@@ -177,59 +133,20 @@ func (w *world) pods() []corev1.Pod {
 	return pods.Items
 }
 
-// snapshot is a cache that shows the present state and is never updated.
-func (w *world) snapshot() client.Reader {
+// snapshot is a client whose cache shows the present state and is never updated.
+func (w *world) snapshot() *testkit.Stale {
 	var objects []client.Object
 	for _, list := range []client.ObjectList{
 		&tarnv1.PavStageList{}, &tarnv1.PavVolumeList{}, &pavv1.PavProvisionerList{},
 		&corev1.PodList{}, &corev1.NodeList{}, &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{},
 	} {
 		w.must(w.store.List(context.Background(), list))
-		objects = append(objects, items(list)...)
+		w.must(meta.EachListItem(list, func(o runtime.Object) error {
+			objects = append(objects, o.(client.Object))
+			return nil
+		}))
 	}
-	return w.build(objects...)
-}
-
-func items(list client.ObjectList) []client.Object {
-	var objects []client.Object
-	switch l := list.(type) {
-	case *tarnv1.PavStageList:
-		objects = pointers[tarnv1.PavStage, *tarnv1.PavStage](l.Items)
-	case *tarnv1.PavVolumeList:
-		objects = pointers[tarnv1.PavVolume, *tarnv1.PavVolume](l.Items)
-	case *pavv1.PavProvisionerList:
-		objects = pointers[pavv1.PavProvisioner, *pavv1.PavProvisioner](l.Items)
-	case *corev1.PodList:
-		objects = pointers[corev1.Pod, *corev1.Pod](l.Items)
-	case *corev1.NodeList:
-		objects = pointers[corev1.Node, *corev1.Node](l.Items)
-	case *corev1.PersistentVolumeList:
-		objects = pointers[corev1.PersistentVolume, *corev1.PersistentVolume](l.Items)
-	case *corev1.PersistentVolumeClaimList:
-		objects = pointers[corev1.PersistentVolumeClaim, *corev1.PersistentVolumeClaim](l.Items)
-	}
-	return objects
-}
-
-func pointers[T any, P interface {
-	*T
-	client.Object
-}](list []T) []client.Object {
-	var objects []client.Object
-	for i := range list {
-		objects = append(objects, P(&list[i]))
-	}
-	return objects
-}
-
-// cached reads from a snapshot and writes to the API server.
-type cached struct {
-	client.Client
-	snapshot client.Reader
-}
-
-func (c *cached) Get(ctx context.Context, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
-	return c.snapshot.Get(ctx, key, into, opts...)
+	return &testkit.Stale{Client: w.r.client, Seen: build(objects...)}
 }
 
 // look reconciles once and moves the clock to the time that the controller asks for.
@@ -248,8 +165,8 @@ func (w *world) live() {
 	failing := w.r.client
 	for range 100 {
 		if w.behind {
-			seen := w.snapshot()
-			w.r.client = &cached{Client: failing, snapshot: seen}
+			w.r.client = failing
+			w.r.client = w.snapshot()
 			at := w.clock.Now()
 			w.look() // now the cache is a write behind, at the same time
 			w.clock.SetTime(at)

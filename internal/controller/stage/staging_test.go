@@ -13,6 +13,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/steppod/steppodtest"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -111,7 +112,7 @@ func TestPlanOfAVolumeWrittenByHand(t *testing.T) {
 // least one of them notices the other.
 func TestTwoStagesOfAHandleThatBeginAtOnceDoNotBothStart(t *testing.T) {
 	w := newWorld(t, subjects()...)
-	w.fail = func(n int, made bool) error {
+	w.Fail = func(n int, made bool) error {
 		if n == 1 && made { // the controller's first write is the intent
 			w.rival(tarnv1.StagePodStarting)
 		}
@@ -134,12 +135,12 @@ func TestAVolumeOnItsWayOutIsStagedForNobody(t *testing.T) {
 	} {
 		t.Run(string(c.phase), func(t *testing.T) {
 			w := newWorld(t, subjects()...)
-			unknowing := w.snapshot() // the cache does not have the record yet
-			w.r.client = &cached{Client: w.r.client, snapshot: unknowing}
+			knowing := w.r.client
+			w.r.client = w.snapshot() // the cache does not have the record yet
 			record := &tarnv1.PavVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Status: tarnv1.PavVolumeStatus{Phase: c.phase}}
 			w.must(w.store.Create(context.Background(), record))
 			w.look()
-			w.r.client = w.failing()
+			w.r.client = knowing
 			w.live()
 			if !slices.Equal(w.made, c.wantMade) {
 				t.Errorf("made %q, want %q", w.made, c.wantMade)
@@ -201,6 +202,7 @@ func TestOnlyAVolumeOfARecordWasMadeForAClaim(t *testing.T) {
 	}{
 		{"its record is there", map[string]string{records: "uid-of-record", provisioned: "slow"}, "pv", []string{staging}, ""},
 		{"its record was let go", map[string]string{records: "uid-of-record", keeps: "uid-of-pv"}, "", []string{staging}, ""},
+		{"it says that it was kept and nothing else", map[string]string{keeps: "uid-of-pv"}, "", nil, `"pv" was written by hand`},
 		{"it was written by hand", nil, "", nil, `"pv" was written by hand`},
 		{"it is of another provisioner", map[string]string{provisioned: "slow"}, "", nil, `"pv" was written by hand`},
 		{"it was restored from a backup", map[string]string{records: "uid-of-record", provisioned: "slow"}, "", nil, "restored from a backup"},
@@ -248,4 +250,59 @@ func TestARestoredVolumeIsValidated(t *testing.T) {
 	if want := []string{validation}; !slices.Equal(w.made, want) {
 		t.Errorf("made %q, want %q", w.made, want)
 	}
+}
+
+// Each kind of pod of a stage is seen while its image cannot be pulled, and then fails at its
+// deadline.
+func TestAPodOfAStageThatCouldNotBeginIsExplainedByWhatItWaitedFor(t *testing.T) {
+	ofVolume := func(stage *tarnv1.PavStage) func(*corev1.Pod) (message string) {
+		return func(change *corev1.Pod) string {
+			p := plan(view(stage, pod(change)), noon)
+			for _, a := range p.Actions {
+				if w, ok := a.(WriteStatus); ok {
+					stage.Status.Pod = w.Status
+				}
+			}
+			return stage.Status.Pod.Message
+		}
+	}
+	inExpansion := func() func(*corev1.Pod) string {
+		e := anExpansion(&tarnv1.StageExpansion{Attempt: 2, Phase: tarnv1.StageExpansionRunning, Namespace: "ns", Name: "new"})
+		return func(change *corev1.Pod) string {
+			e.Pods = []corev1.Pod{*change}
+			for _, a := range planExpansion(e, noon).Actions {
+				if w, ok := a.(WriteStatus); ok {
+					e.Stage.Status.Pod = w.Status
+				}
+			}
+			return e.Stage.Status.Pod.Expansion.Message
+		}
+	}
+	for _, c := range []struct {
+		name string
+		pod  *corev1.Pod
+		look func(*corev1.Pod) string
+	}{
+		{"validation", aPod(validation, corev1.PodPending), ofVolume(aStage(validating()))},
+		{"staging, with a deadline of its own", aPod(staging, corev1.PodPending), ofVolume(aStage(starting()))},
+		{"unstaging", aPod(unstaging, corev1.PodPending), ofVolume(unmounted(aStage(inUnstaging(1))))},
+		{"node expansion", growing("new", corev1.PodPending), inExpansion()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := c.look(steppodtest.CannotPull(c.pod)); got != steppodtest.NoImage {
+				t.Fatalf("while it waits, the stage says %q", got)
+			}
+			if got := c.look(steppodtest.TimeIsUp(c.pod)); !strings.HasSuffix(got, "has not ended within 5s: "+steppodtest.NoImage) {
+				t.Errorf("then the stage says %q", got)
+			}
+		})
+	}
+	t.Run("not an earlier pod's", func(t *testing.T) {
+		stage := unmounted(aStage(inUnstaging(2)))
+		stage.Status.Pod.Message = "busy"
+		look := ofVolume(stage)
+		if got := look(steppodtest.TimeIsUp(aPod("pav-unstaging-uid-of-stage-2", corev1.PodPending))); strings.Contains(got, "busy") {
+			t.Errorf("the stage says %q", got)
+		}
+	})
 }

@@ -120,6 +120,7 @@ func (s *scenario) printsThat(what string, is func(out string) bool, args ...str
 	for {
 		out, _ := mustTool(s.t, 0, "", append([]string{"explain"}, args...)...)
 		if is(out) {
+			s.record(args)
 			return out
 		}
 		select {

@@ -12,12 +12,10 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	pav "tarn.dev/tarn/api/pav/v1alpha1"
 	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
@@ -95,28 +93,6 @@ func TestExplainSaysWhatAClaimWithoutVolumeLacks(t *testing.T) {
 		sub.claimWith("external", ofClass(sub.classWith("-csi", "csi.example.org")))
 		sub.explainsClaim("external", "provisioner csi.example.org has not responded, and it is not registered")
 	})
-}
-
-func TestExplainSaysWhyAProvisionerIsNotAccepted(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "explain-template")
-	s.create(s.provisioner(fields{"volumeCreation": fields{"capacity": "{{ oops | }}"}, "volumeStaging": greeting}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	claim := s.claim("data")
-	e := s.explainsClaim("data", "PavProvisioner "+s.name+" is not accepted: spec.volumeCreation.capacity: line 1")
-	judged := meta.FindStatusCondition(read(s, &pav.PavProvisioner{ObjectMeta: named(s.name)}).Status.Conditions, pav.ConditionAccepted)
-	s.since(e, "PavProvisioner", s.name, judged.LastTransitionTime)
-	s.since(e, "PersistentVolumeClaim", claim.Name, claim.CreationTimestamp)
-	if want := "kubectl edit pavprovisioner " + s.name; e.command() != want {
-		t.Errorf("the command is %q, want %q", e.command(), want)
-	}
-	pod := s.consumer("web", "data", stays)
-	e = s.explains("pod", s.name+"/web", "is not scheduled: claim "+s.name+"/data: PavProvisioner "+s.name+" is not accepted: spec.volumeCreation.capacity: line 1")
-	for _, c := range read(s, pod).Status.Conditions {
-		if c.Type == corev1.PodScheduled {
-			s.since(e, "Pod", pod.Name, c.LastTransitionTime)
-		}
-	}
 }
 
 func TestExplainFollowsTheMakingOfAVolume(t *testing.T) {
@@ -210,22 +186,6 @@ func (s *scenario) abandon() {
 	}
 }
 
-func TestExplainSaysThatAnAttemptIsUndone(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "explain-undoing")
-	s.create(s.provisioner(fields{
-		"volumeCreation": fails(asRequested),
-		"volumeDeletion": script{text: "echo removing; trap exit TERM; sleep 20 & wait"}.section(nil),
-		"volumeStaging":  greeting,
-	}))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	s.claim("data")
-	e := s.explainsClaim("data", "the deletion pod tarn-volumes/pav-deletion-", "has been running for")
-	if e.Links[1].State != string(tarn.VolumeUndoing) {
-		t.Errorf("the record is %s", e.Links[1].State)
-	}
-}
-
 func TestExplainSaysHowALostClaimComesBack(t *testing.T) {
 	t.Parallel()
 	s := begin(t, "explain-lost")
@@ -312,68 +272,4 @@ func TestExplainSaysWhatKeepsAClaimThatIsToGo(t *testing.T) {
 		}
 		sub.gone(claim)
 	})
-}
-
-func TestExplainSaysWhyAClaimDoesNotGrow(t *testing.T) {
-	t.Parallel()
-	s := begin(t, "explain-growing")
-	s.moody()
-	class := s.classWith("-growing", s.name, func(class *storagev1.StorageClass) { yes := true; class.AllowVolumeExpansion = &yes })
-	claim := s.bound(s.claimWith("data", ofClass(class)))
-	early := s.consumer("early", "data", stays)
-	s.ready(early)
-	grown := claim.DeepCopy()
-	grown.Spec.Resources.Requests = size("8Mi")
-	if err := suite.live.Patch(s.ctx, grown, client.MergeFrom(claim)); err != nil {
-		t.Fatal(err)
-	}
-	e := s.goesOn("claim", s.name+"/data", "PavVolume", []string{"again in ", ", at ", "; at once if the claim requests another size"},
-		"is Bound: it cannot be expanded, attempt ", "has no spec.volumeExpansion")
-	if want := "kubectl edit pavprovisioner " + s.name; e.command() != want {
-		t.Errorf("the command is %q, want %q", e.command(), want)
-	}
-	s.explains("pod", s.name+"/early", "is running: claim "+s.name+"/data: it cannot be expanded, attempt ", "has no spec.volumeExpansion")
-	s.remove(early)
-	provisioner := s.provisioner(nil)
-	expansion := script{text: "true"}.section(nil)
-	expansion["nodePodTemplate"] = expansion["podTemplate"]
-	provisioner.Object["spec"] = fields{"volumeExpansion": expansion}
-	s.edit(provisioner)
-	e = s.explainsClaim("data", "its volume has been expanded; its file system is expanded with the next pod that uses it")
-	if last := e.Links[len(e.Links)-1]; last.State != string(corev1.PersistentVolumeClaimNodeResizePending) || last.Next != "when a pod that uses the claim is started" {
-		t.Errorf("the chain ends with %+v", last)
-	}
-	s.ready(s.consumer("web", "data", stays))
-	s.await("the claim to have grown", func() (bool, string) {
-		now := claim.DeepCopy()
-		err := s.get(now)
-		has := now.Status.Capacity[corev1.ResourceStorage]
-		return err == nil && has.String() == "8Mi", "it has " + has.String()
-	})
-	s.explainsClaim("data", "is Bound: volume pvc-", "8Mi")
-	for name, c := range map[string]struct{ driver, next string }{
-		"rigid":   {s.name, "never by itself: Tarn did not make it"},
-		"foreign": {"csi.example.org", "when its driver's resizer begins"},
-	} {
-		t.Run("a volume by hand does not: "+name, func(t *testing.T) {
-			sub := s.part(t)
-			vol := sub.byHand(name, func(vol *corev1.PersistentVolume) {
-				vol.Spec.StorageClassName = class
-				vol.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: c.driver, VolumeHandle: "by-hand"}}
-			})
-			claim := sub.bound(sub.claimWith(name, func(claim *corev1.PersistentVolumeClaim) {
-				claim.Spec.StorageClassName, claim.Spec.VolumeName = &class, vol.Name
-			}))
-			larger := claim.DeepCopy()
-			larger.Spec.Resources.Requests = size("8Mi")
-			if err := suite.live.Patch(s.ctx, larger, client.MergeFrom(claim)); err != nil {
-				t.Fatal(err)
-			}
-			e := sub.explainsClaim(name, "it is to be expanded from 2Mi to 8Mi")
-			if last := e.Links[len(e.Links)-1]; !strings.HasPrefix(last.Next, c.next) {
-				t.Errorf("the chain ends with %+v", last)
-			}
-			sub.remove(claim)
-		})
-	}
 }

@@ -73,6 +73,8 @@ type (
 		Grace *int64
 		// Present is that of PatchStatus.
 		Present bool
+		// Propagation says what happens to dependents; empty for the API server's default.
+		Propagation metav1.DeletionPropagation
 	}
 
 	// StartPod starts the pod of a step.
@@ -254,6 +256,9 @@ func (a Delete) do(ctx context.Context, r *Run) error {
 	options := &client.DeleteOptions{GracePeriodSeconds: a.Grace, Preconditions: &metav1.Preconditions{UID: &uid}}
 	if a.Unchanged {
 		options.Preconditions.ResourceVersion = &version
+	}
+	if a.Propagation != "" {
+		options.PropagationPolicy = &a.Propagation
 	}
 	switch err := r.Client.Delete(ctx, o, options); {
 	case apierrors.IsNotFound(err) && a.Present:

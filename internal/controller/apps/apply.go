@@ -10,11 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 )
 
@@ -28,17 +28,82 @@ const eventAction = "Deploy"
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
+// The controller's own actions. Each updates the view, for the status that follows.
+type (
+	// LetGo removes the finalizer from the App.
+	LetGo struct{ action.Own }
+	// WriteTopology records in the ConfigMap what was deployed.
+	WriteTopology struct {
+		action.Own
+		Topology topology
+	}
+	// MakeClaim creates a claim.
+	MakeClaim struct {
+		action.Own
+		Claim *corev1.PersistentVolumeClaim
+	}
+	// MarkClaim records on a claim whether it is to outlive its App.
+	MarkClaim struct {
+		action.Own
+		Claim    *corev1.PersistentVolumeClaim
+		Preserve bool
+	}
+	// GrowClaim makes a claim request more bytes.
+	GrowClaim struct {
+		action.Own
+		Claim *corev1.PersistentVolumeClaim
+		Bytes int64
+	}
+	// Run creates or corrects the Deployment.
+	Run struct {
+		action.Own
+		Deployment *appsv1.Deployment
+	}
+	// Tell emits an Event of type Normal about a claim of the App, by its name. With Logged it
+	// is also logged, so that it can be found after the App is gone.
+	Tell struct {
+		action.Own
+		Reason, Note, Claim string
+		Logged              bool
+	}
+)
+
+// tell creates a Tell.
+func tell(claim, reason, format string, args ...any) Tell {
+	return Tell{Reason: reason, Note: fmt.Sprintf(format, args...), Claim: claim}
+}
+
+// logged returns the Tell with Logged set.
+func (t Tell) logged() Tell { t.Logged = true; return t }
+
+// warn emits a Warning about the App.
+func (v *View) warn(reason, note string) action.Action {
+	return action.Emit{About: v.App, Type: corev1.EventTypeWarning, Reason: reason, Doing: eventAction, Note: note}
+}
+
+// stop deletes the Deployment, which exists until its pods are gone.
+func stop(v *View) action.Action {
+	return action.Delete{Object: v.Deployment, Propagation: metav1.DeletePropagationForeground}
+}
+
+// begin begins the writes of one reconcile.
+func (r *reconciler) begin(v *View) *action.Run {
+	runner := r.runner
+	runner.Own = func(ctx context.Context, a action.Action) (client.Object, error) { return r.own(ctx, v, a) }
+	return runner.Begin()
+}
+
 // apply carries out a plan up to the first error. If the API server rejects the growth of one
-// volume, for example by a quota, the other actions still follow. apply updates the view after
-// each write, for the status. It also notes there what the API server rejected.
-func (r *reconciler) apply(ctx context.Context, v *View, p Plan) error {
+// volume, for example by a quota, the other actions still follow. apply notes in the view what
+// the API server rejected.
+func apply(ctx context.Context, run *action.Run, v *View, actions []action.Action) error {
 	var refused []error
 	skip := false
-	for _, a := range p.Actions {
+	for _, a := range actions {
 		if _, tells := a.(Tell); tells && skip {
 			continue // of the rejected growth before it
 		}
-		err := r.do(ctx, v, a)
+		err := run.Do(ctx, a)
 		_, grows := a.(GrowClaim)
 		switch skip = err != nil && grows && kube.IsRefusal(err); {
 		case skip:
@@ -65,50 +130,36 @@ func (v *View) refuse(refused []error) error {
 	return errors.Join(refused...)
 }
 
-func (r *reconciler) do(ctx context.Context, v *View, a Action) error {
+// own does the controller's own actions.
+func (r *reconciler) own(ctx context.Context, v *View, a action.Action) (client.Object, error) {
 	switch a := a.(type) {
-	case Hold:
-		return kube.AddFinalizer(ctx, r.client, v.App, tarnv1.FinalizerApp)
 	case LetGo:
-		return kube.RemoveFinalizer(ctx, r.client, v.App, tarnv1.FinalizerApp)
+		return v.App, kube.RemoveFinalizer(ctx, r.client, v.App, tarnv1.FinalizerApp)
 	case WriteTopology:
-		return r.writeTopology(ctx, v, a.Topology)
-	case DropTopology:
-		return r.delete(ctx, v.Config, client.Preconditions{UID: &v.Config.UID})
+		return nil, r.writeTopology(ctx, v, a.Topology)
 	case MakeClaim:
-		return r.makeClaim(ctx, v, a.Claim.DeepCopy())
+		return nil, r.makeClaim(ctx, v, a.Claim.DeepCopy())
 	case MarkClaim, GrowClaim:
-		return r.changeClaim(ctx, v, a)
-	case DropClaim:
-		// The claim must be unchanged: a later edit may have been made to keep it.
-		return r.delete(ctx, a.Claim, client.Preconditions{UID: &a.Claim.UID, ResourceVersion: &a.Claim.ResourceVersion})
+		return nil, r.changeClaim(ctx, v, a)
 	case Run:
-		return r.run(ctx, v, a.Deployment)
-	case Stop:
-		return r.delete(ctx, a.Deployment, client.Preconditions{UID: &a.Deployment.UID}, client.PropagationPolicy(metav1.DeletePropagationForeground))
-	case WriteStatus:
-		return r.writeStatus(ctx, v, a.Status)
-	case Post:
-		r.events.Eventf(v.App, nil, a.Type, a.Reason, eventAction, "%s", kube.Note(a.Note))
-		return nil
+		return nil, r.run(ctx, v, a.Deployment)
 	case Tell:
-		r.tell(ctx, v, a)
-		return nil
+		return nil, r.tell(ctx, v, a)
 	}
-	return fmt.Errorf("apps: unknown action %T", a)
+	return nil, fmt.Errorf("apps: unknown action %T", a)
 }
 
 // tell names the claim besides the App, because Kubernetes keeps only the first of Events that
 // differ only in their text.
-func (r *reconciler) tell(ctx context.Context, v *View, a Tell) {
-	var about runtime.Object
+func (r *reconciler) tell(ctx context.Context, v *View, a Tell) error {
+	event := action.Emit{About: v.App, Type: corev1.EventTypeNormal, Reason: a.Reason, Doing: eventAction, Note: a.Note}
 	if claim := v.Claims[a.Claim]; claim != nil {
-		about = claim
+		event.Related = claim
 		if a.Logged {
 			log.FromContext(ctx).Info(a.Note, "claim", claim.Name, "uid", claim.UID, "volume", claim.Spec.VolumeName)
 		}
 	}
-	r.events.Eventf(v.App, about, corev1.EventTypeNormal, a.Reason, eventAction, "%s", kube.Note(a.Note))
+	return r.runner.Do(ctx, event)
 }
 
 // writeTopology creates the ConfigMap, or updates it if it is unchanged since it was read.
@@ -152,7 +203,7 @@ func (r *reconciler) makeClaim(ctx context.Context, v *View, claim *corev1.Persi
 
 // changeClaim writes the two things of a claim that an App decides repeatedly: whether it is
 // preserved, and its size.
-func (r *reconciler) changeClaim(ctx context.Context, v *View, a Action) error {
+func (r *reconciler) changeClaim(ctx context.Context, v *View, a action.Action) error {
 	var base, claim *corev1.PersistentVolumeClaim
 	switch a := a.(type) {
 	case MarkClaim:
@@ -216,21 +267,4 @@ func (r *reconciler) create(ctx context.Context, v *View, kind string, o client.
 		return false, err
 	}
 	return false, nil
-}
-
-func (r *reconciler) delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
-	if err := r.client.Delete(ctx, o, options...); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("deleting %T %s/%s: %w", o, o.GetNamespace(), o.GetName(), err)
-	}
-	return nil
-}
-
-func (r *reconciler) writeStatus(ctx context.Context, v *View, status tarnv1.AppStatus) error {
-	base := v.App.DeepCopy()
-	v.App.Status = status
-	err := r.client.Status().Patch(ctx, v.App, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("writing the status of App %s/%s: %w", base.Namespace, base.Name, err)
-	}
-	return nil
 }

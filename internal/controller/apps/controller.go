@@ -8,7 +8,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/kube"
 )
@@ -42,7 +42,7 @@ type reconciler struct {
 	client  client.Client
 	reader  client.Reader // live
 	pods    client.Reader
-	events  events.EventRecorder
+	runner  action.Runner
 	clock   clock.PassiveClock
 	classes map[appspec.AccessMode]string
 }
@@ -51,7 +51,7 @@ type reconciler struct {
 // Requests are names of Apps.
 func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
-		client: mgr.GetClient(), reader: mgr.GetAPIReader(), events: mgr.GetEventRecorder(kube.ControllerName),
+		client: mgr.GetClient(), reader: mgr.GetAPIReader(), runner: action.Runner{Client: mgr.GetClient(), Events: mgr.GetEventRecorder(kube.ControllerName)},
 		clock: o.Clock, classes: o.Classes,
 	}
 	if r.clock == nil {
@@ -88,13 +88,14 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return kube.Outcome(err, time.Time{}, now)
 	}
 	v, err := r.gather(ctx, r.client, request.NamespacedName)
-	if err == nil && v.App != nil && (v.App.DeletionTimestamp != nil && len(plan(v).Actions) > 0 || refusal(v) != "") {
+	if err == nil && v.App != nil && (v.App.DeletionTimestamp != nil && len(plan(v)) > 0 || refusal(v) != "") {
 		v, err = r.gather(ctx, r.reader, request.NamespacedName)
 	}
 	if err != nil {
 		return kube.Outcome(err, time.Time{}, now)
 	}
-	err = r.apply(ctx, v, plan(v))
-	err = errors.Join(err, r.apply(ctx, v, report(v, now)))
+	run := r.begin(v)
+	err = apply(ctx, run, v, plan(v))
+	err = errors.Join(err, run.Do(ctx, report(v, now)...))
 	return kube.Outcome(err, time.Time{}, now)
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 )
 
 // ending is what the end of an App deletes, and what it keeps.
@@ -55,39 +56,39 @@ func (v *View) preserves(volume string, claim *corev1.PersistentVolumeClaim) boo
 
 // planEnd deletes an App in an order in which nothing is lost if it stops anywhere. First it
 // marks what is to be preserved, then it deletes the pods, then the claims, then the topology.
-func planEnd(v *View) Plan {
+func planEnd(v *View) []action.Action {
 	if !held(v.App) {
-		return Plan{}
+		return nil
 	}
 	e := endOf(v)
-	var actions []Action
+	var actions []action.Action
 	for _, claim := range e.kept {
 		if !preserved(claim) {
-			actions = append(actions, MarkClaim{claim, true})
+			actions = append(actions, MarkClaim{Claim: claim, Preserve: true})
 		}
 	}
 	if ours(v.App, v.Deployment) {
 		if v.Deployment.DeletionTimestamp == nil {
-			actions = append(actions, Stop{v.Deployment})
+			actions = append(actions, stop(v))
 		}
-		return Plan{actions} // the end of the Deployment triggers the next reconcile
+		return actions // the end of the Deployment triggers the next reconcile
 	}
 	for _, claim := range e.doomed {
 		if claim.DeletionTimestamp == nil {
-			actions = append(actions, DropClaim{claim}, tell(claim.Name, eventDeleted, "claim %s is deleted with the App", claim.Name).logged())
+			actions = append(actions, action.Delete{Object: claim, Unchanged: true}, tell(claim.Name, eventDeleted, "claim %s is deleted with the App", claim.Name).logged())
 		}
 	}
 	if len(e.doomed)+len(e.guarded) > 0 {
-		return Plan{actions}
+		return actions
 	}
 	for _, claim := range e.kept {
 		actions = append(actions, tell(claim.Name, eventPreserved,
 			"claim %s is preserved; an App of the same name uses it again", claim.Name).logged())
 	}
 	if ours(v.App, v.Config) {
-		actions = append(actions, DropTopology{})
+		actions = append(actions, action.Delete{Object: v.Config})
 	}
-	return Plan{append(actions, LetGo{})}
+	return append(actions, LetGo{})
 }
 
 // endMessage says what the end of an App waits for.

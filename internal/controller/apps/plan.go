@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"slices"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	appplan "tarn.dev/tarn/internal/app/plan"
 	appspec "tarn.dev/tarn/internal/app/spec"
 )
@@ -34,129 +34,59 @@ const (
 	eventRemade = "VolumeMadeAnew"
 )
 
-// Plan is what to do, in this order.
-type Plan struct {
-	Actions []Action
-}
-
-// Action is one write. It is one of the types below, each of which may be repeated without
-// harm.
-type Action interface{ action() }
-
-type (
-	// Hold adds the finalizer to the App.
-	Hold struct{}
-	// LetGo removes it.
-	LetGo struct{}
-	// WriteTopology records in the ConfigMap what was deployed.
-	WriteTopology struct{ Topology topology }
-	// DropTopology deletes the ConfigMap.
-	DropTopology struct{}
-	// MakeClaim creates a claim.
-	MakeClaim struct{ Claim *corev1.PersistentVolumeClaim }
-	// MarkClaim records on a claim whether it is to outlive its App.
-	MarkClaim struct {
-		Claim    *corev1.PersistentVolumeClaim
-		Preserve bool
-	}
-	// GrowClaim makes a claim request more bytes.
-	GrowClaim struct {
-		Claim *corev1.PersistentVolumeClaim
-		Bytes int64
-	}
-	// DropClaim deletes this very claim.
-	DropClaim struct{ Claim *corev1.PersistentVolumeClaim }
-	// Run creates or corrects the Deployment.
-	Run struct{ Deployment *appsv1.Deployment }
-	// Stop deletes the Deployment, which exists until its pods are gone.
-	Stop struct{ Deployment *appsv1.Deployment }
-	// WriteStatus writes the App's status.
-	WriteStatus struct{ Status tarnv1.AppStatus }
-	// Post emits an Event about the App.
-	Post struct{ Type, Reason, Note string }
-	// Tell emits an Event of type Normal about a claim of the App, by its name. With Logged it
-	// is also logged, so that it can be found after the App is gone.
-	Tell struct {
-		Reason, Note, Claim string
-		Logged              bool
-	}
-)
-
-func (Hold) action()          {}
-func (LetGo) action()         {}
-func (WriteTopology) action() {}
-func (DropTopology) action()  {}
-func (MakeClaim) action()     {}
-func (MarkClaim) action()     {}
-func (GrowClaim) action()     {}
-func (DropClaim) action()     {}
-func (Run) action()           {}
-func (Stop) action()          {}
-func (WriteStatus) action()   {}
-func (Post) action()          {}
-func (Tell) action()          {}
-
-// tell creates a Tell.
-func tell(claim, reason, format string, args ...any) Tell {
-	return Tell{Reason: reason, Note: fmt.Sprintf(format, args...), Claim: claim}
-}
-
-// logged returns the Tell with Logged set.
-func (t Tell) logged() Tell { t.Logged = true; return t }
-
-// plan decides.
-func plan(v *View) Plan {
+// plan decides, and gives what to do in this order.
+func plan(v *View) []action.Action {
 	switch {
 	case v.App == nil:
-		return Plan{}
+		return nil
 	case v.App.DeletionTimestamp != nil:
 		return planEnd(v)
 	}
-	var actions []Action
+	var actions []action.Action
 	if !held(v.App) {
-		actions = append(actions, Hold{})
+		actions = append(actions, action.AddFinalizer{Object: v.App, Name: tarnv1.FinalizerApp})
 	}
 	switch {
 	case v.App.Spec.Image == "":
-		return Plan{append(actions, planNothing(v)...)}
+		return append(actions, planNothing(v)...)
 	case refusal(v) != "":
-		return Plan{actions}
+		return actions
 	}
 	actions = append(actions, planTopology(v)...)
 	for i := range v.App.Spec.Volumes {
 		actions = append(actions, planVolume(v, &v.App.Spec.Volumes[i])...)
 	}
 	if wanted := newDeployment(v); v.Deployment == nil || !runs(v.Deployment, wanted) {
-		actions = append(actions, Run{wanted})
+		actions = append(actions, Run{Deployment: wanted})
 	}
 	// Growth comes last, so that a quota that rejects it prevents nothing else.
 	for i := range v.App.Spec.Volumes {
 		actions = append(actions, planGrowth(v, &v.App.Spec.Volumes[i])...)
 	}
-	return Plan{actions}
+	return actions
 }
 
 // planNothing stops what was deployed before the image was removed from the spec. Without an
 // image, no volume can be mounted.
-func planNothing(v *View) []Action {
-	var actions []Action
+func planNothing(v *View) []action.Action {
+	var actions []action.Action
 	if ours(v.App, v.Config) {
 		actions = planTopology(v)
 	}
 	if ours(v.App, v.Deployment) && v.Deployment.DeletionTimestamp == nil {
-		actions = append(actions, Stop{v.Deployment})
+		actions = append(actions, stop(v))
 	}
 	return actions
 }
 
 // planTopology writes the topology before the first claim is created, and reports volumes that
 // are no longer mounted.
-func planTopology(v *View) []Action {
+func planTopology(v *View) []action.Action {
 	next := topologyOf(v)
 	if ours(v.App, v.Config) && v.Config.Labels[tarnv1.LabelApp] == v.App.Name && says(v.Config, next) {
 		return nil
 	}
-	actions := []Action{WriteTopology{next}}
+	actions := []action.Action{WriteTopology{Topology: next}}
 	for _, d := range next.Volumes {
 		switch was := v.Deployed.mounts(d.Name); {
 		case was && d.MountPath == "":
@@ -170,27 +100,27 @@ func planTopology(v *View) []Action {
 	return actions
 }
 
-func planVolume(v *View, volume *tarnv1.AppVolume) []Action {
+func planVolume(v *View, volume *tarnv1.AppVolume) []action.Action {
 	claim := v.claim(volume.Name)
 	switch {
 	case claim == nil:
 		made := newClaim(v, volume)
 		if v.hadStorage(volume.Name) {
 			made.Annotations[annRemade] = "true"
-			return []Action{MakeClaim{made}, Post{corev1.EventTypeWarning, eventRemade, fmt.Sprintf(
-				"claim %s of volume %s was deleted by hand; it is created again with an empty volume; the old data may be in the trash (tarn trash list)", made.Name, volume.Name)}}
+			return []action.Action{MakeClaim{Claim: made}, v.warn(eventRemade, fmt.Sprintf(
+				"claim %s of volume %s was deleted by hand; it is created again with an empty volume; the old data may be in the trash (tarn trash list)", made.Name, volume.Name))}
 		}
-		return []Action{MakeClaim{made}, tell(made.Name, eventCreated,
+		return []action.Action{MakeClaim{Claim: made}, tell(made.Name, eventCreated,
 			"claim %s is created for volume %s: %d GiB of class %s", made.Name, volume.Name, volume.SizeGi, *made.Spec.StorageClassName)}
 	case claim.DeletionTimestamp != nil:
 		return nil // it is created again once it is gone
 	}
 	switch is := preserved(claim); {
 	case is && !volume.PreserveOnDelete:
-		return []Action{MarkClaim{claim, false}, tell(claim.Name, eventReleased,
+		return []action.Action{MarkClaim{Claim: claim, Preserve: false}, tell(claim.Name, eventReleased,
 			"claim %s of volume %s was preserved; from now on it is deleted with the App, because the volume lacks preserveOnDelete", claim.Name, volume.Name)}
 	case !is && volume.PreserveOnDelete:
-		return []Action{MarkClaim{claim, true}}
+		return []action.Action{MarkClaim{Claim: claim, Preserve: true}}
 	}
 	return nil
 }
@@ -203,13 +133,13 @@ func (v *View) hadStorage(volume string) bool {
 	})
 }
 
-func planGrowth(v *View, volume *tarnv1.AppVolume) []Action {
+func planGrowth(v *View, volume *tarnv1.AppVolume) []action.Action {
 	claim := v.claim(volume.Name)
 	// The size of an unbound claim cannot be changed; it grows once it is bound.
 	if claim == nil || claim.DeletionTimestamp != nil || claim.Status.Phase != corev1.ClaimBound || !tooSmall(claim, volume) {
 		return nil
 	}
-	return []Action{GrowClaim{claim, volume.SizeGi * gi}, tell(claim.Name, eventGrowing,
+	return []action.Action{GrowClaim{Claim: claim, Bytes: volume.SizeGi * gi}, tell(claim.Name, eventGrowing,
 		"claim %s of volume %s is resized to %d GiB", claim.Name, volume.Name, volume.SizeGi)}
 }
 

@@ -12,15 +12,16 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/testkit"
 )
 
 // steps names the actions of a plan in their order, without Events.
-func steps(p Plan) []string {
+func steps(plan []action.Action) []string {
 	var names []string
-	for _, a := range p.Actions {
+	for _, a := range plan {
 		switch a := a.(type) {
-		case Hold:
+		case action.AddFinalizer:
 			names = append(names, "hold")
 		case LetGo:
 			names = append(names, "let go")
@@ -30,31 +31,34 @@ func steps(p Plan) []string {
 				parts = append(parts, strings.TrimSuffix(d.Name+"@"+d.MountPath, "@"))
 			}
 			names = append(names, "topology "+strings.Join(parts, " "))
-		case DropTopology:
-			names = append(names, "drop topology")
 		case MakeClaim:
 			names = append(names, "make "+a.Claim.Name)
 		case MarkClaim:
 			names = append(names, fmt.Sprintf("mark %s %v", a.Claim.Name, a.Preserve))
 		case GrowClaim:
 			names = append(names, fmt.Sprintf("grow %s to %d", a.Claim.Name, a.Bytes/gi))
-		case DropClaim:
-			names = append(names, "drop "+a.Claim.Name)
+		case action.Delete:
+			switch a.Object.(type) {
+			case *corev1.ConfigMap:
+				names = append(names, "drop topology")
+			case *corev1.PersistentVolumeClaim:
+				names = append(names, "drop "+a.Object.GetName())
+			case *appsv1.Deployment:
+				names = append(names, "stop")
+			}
 		case Run:
 			names = append(names, fmt.Sprintf("run %d", *a.Deployment.Spec.Replicas))
-		case Stop:
-			names = append(names, "stop")
 		}
 	}
 	return names
 }
 
 // told returns the Events of a plan by reason.
-func told(p Plan) map[string]string {
+func told(plan []action.Action) map[string]string {
 	notes := map[string]string{}
-	for _, a := range p.Actions {
+	for _, a := range plan {
 		switch a := a.(type) {
-		case Post:
+		case action.Emit:
 			notes[a.Reason] = a.Note
 		case Tell:
 			notes[a.Reason] = a.Note

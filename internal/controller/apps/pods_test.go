@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 )
 
 // podOf is a pod of the newest deploy of a view's App. Its container is in the given state and
@@ -129,11 +130,11 @@ func TestAVolumeWhoseClaimWasDeletedByHandIsMadeAnewLoudly(t *testing.T) {
 	lost := deployed(appOf(volumeOf("data", 1)), lose)
 	var made *corev1.PersistentVolumeClaim
 	loud := false
-	for _, a := range plan(lost).Actions {
+	for _, a := range plan(lost) {
 		switch a := a.(type) {
 		case MakeClaim:
 			made = a.Claim
-		case Post:
+		case action.Emit:
 			loud = a.Type == corev1.EventTypeWarning && a.Reason == eventRemade && strings.Contains(a.Note, "claim paas-app-shop-data of volume data was deleted by hand")
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/testkit"
 )
@@ -89,7 +90,7 @@ func (w *world) reconcileWhere(app *tarnv1.App, fails map[string]func(name strin
 		return c.Patch(ctx, o, patch, options...)
 	}})
 	recorder := events.NewFakeRecorder(100)
-	r := &reconciler{client: failing, reader: w.Client, events: recorder, clock: clock.RealClock{}, classes: appspec.DefaultClasses}
+	r := &reconciler{client: failing, reader: w.Client, runner: action.Runner{Client: failing, Events: recorder}, clock: clock.RealClock{}, classes: appspec.DefaultClasses}
 	_, _ = r.Reconcile(w.Ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(app)}) // failures are retried
 	close(recorder.Events)
 	var told []string

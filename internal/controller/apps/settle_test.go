@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/testkit"
@@ -367,7 +368,7 @@ func TestNoClaimIsMadeForAnAppThatIsGone(t *testing.T) {
 	gone := appOf(volumeOf("data", 1))
 	gone.Namespace = w.namespace
 	v := viewOf(gone)
-	if err := r.apply(w.Ctx, v, Plan{[]Action{MakeClaim{newClaim(v, &gone.Spec.Volumes[0])}}}); !errors.Is(err, kube.ErrStale) {
+	if err := apply(w.Ctx, r.begin(v), v, []action.Action{MakeClaim{Claim: newClaim(v, &gone.Spec.Volumes[0])}}); !errors.Is(err, kube.ErrStale) {
 		t.Errorf("got %v, want that the cache is behind", err)
 	}
 	if claim := w.claim(gone, "data"); claim != nil {

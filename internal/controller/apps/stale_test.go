@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/testkit"
 )
@@ -32,7 +33,7 @@ func TestAnAppMadeAnewIsNotRefusedForWhatTheCacheStillShows(t *testing.T) {
 		}
 		return c.Get(ctx, key, o, options...)
 	}})
-	r := &reconciler{client: behind, reader: w.Client, events: events.NewFakeRecorder(100), clock: clock.RealClock{}, classes: appspec.DefaultClasses}
+	r := &reconciler{client: behind, reader: w.Client, runner: action.Runner{Client: behind, Events: events.NewFakeRecorder(100)}, clock: clock.RealClock{}, classes: appspec.DefaultClasses}
 	if _, err := r.Reconcile(w.Ctx, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(app)}); err != nil {
 		t.Fatal(err)
 	}

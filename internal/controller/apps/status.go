@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	appplan "tarn.dev/tarn/internal/app/plan"
 	"tarn.dev/tarn/internal/kube"
 )
@@ -33,21 +34,23 @@ func no(reason, format string, args ...any) verdict {
 }
 
 // report writes the status if it has changed, and emits an Event about a rejection.
-func report(v *View, now time.Time) Plan {
+func report(v *View, now time.Time) []action.Action {
 	if v.App == nil || v.App.DeletionTimestamp != nil && !held(v.App) {
-		return Plan{}
+		return nil
 	}
 	status := statusOf(v, now)
 	if equality.Semantic.DeepEqual(status, v.App.Status) {
-		return Plan{}
+		return nil
 	}
-	actions := []Action{WriteStatus{status}}
+	to := v.App.DeepCopy()
+	to.Status = status
+	actions := []action.Action{action.PatchStatus{From: v.App, To: to}}
 	was := meta.FindStatusCondition(v.App.Status.Conditions, tarnv1.ConditionDeployed)
 	is := meta.FindStatusCondition(status.Conditions, tarnv1.ConditionDeployed)
 	if is.Reason == tarnv1.ReasonRefused && (was == nil || was.Message != is.Message) {
-		actions = append(actions, Post{corev1.EventTypeWarning, tarnv1.ReasonRefused, is.Message})
+		actions = append(actions, v.warn(tarnv1.ReasonRefused, is.Message))
 	}
-	return Plan{actions}
+	return actions
 }
 
 // statusOf computes the App's status from the view.
@@ -98,7 +101,7 @@ func deployedOf(v *View) verdict {
 			return no(tarnv1.ReasonDeploying, "claim %s is being deleted, and is created again, empty, once no pod uses it; to end its pods now, scale the App to 0", claim.Name)
 		}
 	}
-	if len(plan(v).Actions) > 0 {
+	if len(plan(v)) > 0 {
 		return no(tarnv1.ReasonDeploying, "the spec is being applied")
 	}
 	return yes(tarnv1.ReasonDeployed, "the spec is applied")

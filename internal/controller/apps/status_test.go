@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/testkit"
 )
 
@@ -117,11 +118,11 @@ func TestWhatTheClaimKeepsIsWarnedOf(t *testing.T) {
 func TestARefusalIsToldOnce(t *testing.T) {
 	v := deployed(appOf(volumeOf("data", 1)), asks(func(s *tarnv1.AppSpec) { s.Replicas = ptr.To[int32](2) }))
 	refusals := func() (n int) {
-		for _, a := range report(v, noon).Actions {
+		for _, a := range report(v, noon) {
 			switch a := a.(type) {
-			case WriteStatus:
-				v.App.Status = a.Status
-			case Post:
+			case action.PatchStatus:
+				v.App = a.To.(*tarnv1.App)
+			case action.Emit:
 				n++
 			}
 		}
@@ -131,7 +132,7 @@ func TestARefusalIsToldOnce(t *testing.T) {
 		t.Errorf("it is told %d times, and %d times once more, want 1 and 0", first, second)
 	}
 	v.App.DeletionTimestamp, v.App.Finalizers = ptr.To(metav1.NewTime(noon)), nil
-	if p := report(v, noon); len(p.Actions) > 0 {
+	if p := report(v, noon); len(p) > 0 {
 		t.Errorf("the status of an App that was let go is written: %+v", p)
 	}
 }
@@ -139,7 +140,7 @@ func TestARefusalIsToldOnce(t *testing.T) {
 func TestADeployedAppWritesNoStatusAgain(t *testing.T) {
 	for _, v := range []*View{deployed(appOf(volumeOf("data", 1))), viewOf(appOf(), testkit.With[*View](dying))} {
 		v.App.Status = statusOf(v, noon)
-		if p := report(v, noon.Add(1)); len(p.Actions) > 0 {
+		if p := report(v, noon.Add(1)); len(p) > 0 {
 			t.Errorf("it is written again: %+v", p)
 		}
 	}

@@ -47,7 +47,7 @@ func TestCase158AVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					w := newWorld(t, "life-"+l.name+"-"+name, l.class)
 					w.bind()
-					stop := k.Life(w.config, w.run)
+					stop := k.Life(w.Config, w.run)
 					l.live(w)
 					stop()
 					w.check(l.wantMade, l.wantMade)
@@ -67,22 +67,22 @@ func TestCase158AVolumeLivesAndEndsWhereverTheControllerIsKilled(t *testing.T) {
 // check expects that nothing is left. The storage was made between least and most times, and
 // destroyed each time.
 func (w *world) check(least, most int) {
-	w.t.Helper()
+	w.T.Helper()
 	if left := w.fake.Names(); len(left) > 0 {
-		w.t.Errorf("the storage still has %q", left)
+		w.T.Errorf("the storage still has %q", left)
 	}
 	claims := &corev1.PersistentVolumeClaimList{}
-	w.must(w.client.List(w.ctx, claims))
+	w.Must(w.Client.List(w.Ctx, claims))
 	for i := range claims.Items {
 		if volume.ProvisionerOf(&claims.Items[i]) == w.plugin.Name {
-			w.t.Errorf("claim %s is left", claims.Items[i].Name)
+			w.T.Errorf("claim %s is left", claims.Items[i].Name)
 		}
 	}
 	volumes := &corev1.PersistentVolumeList{}
-	w.must(w.client.List(w.ctx, volumes))
+	w.Must(w.Client.List(w.Ctx, volumes))
 	for i := range volumes.Items {
 		if volumes.Items[i].Annotations[volume.AnnProvisionedBy] == w.plugin.Name {
-			w.t.Errorf("volume %s is left", volumes.Items[i].Name)
+			w.T.Errorf("volume %s is left", volumes.Items[i].Name)
 		}
 	}
 	made, deleted := 0, 0
@@ -90,13 +90,13 @@ func (w *world) check(least, most int) {
 		made, deleted = made+w.fake.Made(name), deleted+w.fake.Deleted(name)
 	}
 	if made < least || made > most || made != deleted {
-		w.t.Errorf("storage was made %d times and destroyed %d times, want %d to %d", made, deleted, least, most)
+		w.T.Errorf("storage was made %d times and destroyed %d times, want %d to %d", made, deleted, least, most)
 	}
 }
 
 // bound waits until a claim has its volume and no promise.
 func (w *world) bound(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
-	w.t.Helper()
+	w.T.Helper()
 	vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: volumeName(claim.UID)}}
 	w.eventually("claim "+claim.Name+" to be bound", func() error {
 		if err := errors.Join(w.now(claim), w.now(vol)); err != nil {
@@ -113,14 +113,14 @@ func (w *world) bound(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVol
 func ordinary(w *world) {
 	claim := w.claim("data")
 	vol := w.bound(claim)
-	w.must(w.client.Delete(w.ctx, claim))
+	w.Must(w.Client.Delete(w.Ctx, claim))
 	w.eventually("the volume to go", w.gone(vol))
 }
 
 func retained(w *world) {
 	claim := w.claim("data")
 	vol := w.bound(claim)
-	w.must(w.client.Delete(w.ctx, claim))
+	w.Must(w.Client.Delete(w.Ctx, claim))
 	w.eventually("the volume to be Released", func() error {
 		if err := w.now(vol); err != nil || vol.Status.Phase != corev1.VolumeReleased {
 			return fmt.Errorf("it is %s (%w)", vol.Status.Phase, err)
@@ -128,14 +128,14 @@ func retained(w *world) {
 		return nil
 	})
 	if got := w.fake.Names(); len(got) != 1 {
-		w.t.Errorf("the storage has %q, want the retained volume", got)
+		w.T.Errorf("the storage has %q, want the retained volume", got)
 	}
 	w.eventually("the policy to be changed", func() error {
 		if err := w.now(vol); err != nil {
 			return err
 		}
 		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
-		return w.client.Update(w.ctx, vol)
+		return w.Client.Update(w.Ctx, vol)
 	})
 	w.eventually("the volume to go", w.gone(vol))
 }
@@ -150,7 +150,7 @@ func abandoned(w *world) {
 		}
 		return nil
 	})
-	w.must(w.client.Delete(w.ctx, claim))
+	w.Must(w.Client.Delete(w.Ctx, claim))
 	w.eventually("the claim to go", w.gone(claim))
 }
 
@@ -165,14 +165,14 @@ func givenBack(w *world) {
 		return nil
 	})
 	if left := w.fake.Names(); len(left) > 0 {
-		w.t.Errorf("the node was given back and %q is left on it", left)
+		w.T.Errorf("the node was given back and %q is left on it", left)
 	}
 	w.fake.Break(plugintest.Create, nil)
 	base := claim.DeepCopy()
 	claim.Annotations[volume.AnnSelectedNode] = w.name // as the scheduler does
-	w.must(w.client.Patch(w.ctx, claim, client.MergeFrom(base)))
+	w.Must(w.Client.Patch(w.Ctx, claim, client.MergeFrom(base)))
 	vol := w.bound(claim)
-	w.must(w.client.Delete(w.ctx, claim))
+	w.Must(w.Client.Delete(w.Ctx, claim))
 	w.eventually("the volume to go", w.gone(vol))
 }
 
@@ -181,7 +181,7 @@ func undeletable(w *world) {
 	claim := w.claim("data")
 	vol := w.bound(claim)
 	w.fake.Break(plugintest.Delete, errors.New("the disk is gone"))
-	w.must(w.client.Delete(w.ctx, claim))
+	w.Must(w.Client.Delete(w.Ctx, claim))
 	w.eventually("the volume to be Failed", func() error {
 		if err := w.now(vol); err != nil || !calledFailed(vol) || vol.Status.Message != "the disk is gone" {
 			return fmt.Errorf("it is %s, %s: %q (%w)", vol.Status.Phase, vol.Status.Reason, vol.Status.Message, err)

@@ -95,7 +95,7 @@ func TestCases157And165AVolumeLivesThroughConflictsAndLostAnswers(t *testing.T) 
 				w := newWorld(t, "hostile-"+l.name+"-"+way, l.class)
 				w.bind()
 				h := &hostile{seen: map[string]int{}, do: do(w)}
-				stop := w.run(h.wrap(w.config))
+				stop := w.run(h.wrap(w.Config))
 				l.live(w)
 				stop()
 				// If the answer to giving a node back was lost, creation there is tried once
@@ -112,7 +112,7 @@ func TestCases157And165AVolumeLivesThroughConflictsAndLostAnswers(t *testing.T) 
 // touchAll writes to every object of the test, as a faster writer would.
 func (w *world) touchAll() {
 	claims, volumes := &corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}
-	if w.client.List(w.ctx, claims) != nil || w.client.List(w.ctx, volumes) != nil {
+	if w.Client.List(w.Ctx, claims) != nil || w.Client.List(w.Ctx, volumes) != nil {
 		return
 	}
 	touch := func(o client.Object, ours bool) {
@@ -123,7 +123,7 @@ func (w *world) touchAll() {
 					o.GetAnnotations()[key] = value
 				}
 			}
-			_ = w.client.Patch(w.ctx, o, client.MergeFrom(base)) // it may be gone by now
+			_ = w.Client.Patch(w.Ctx, o, client.MergeFrom(base)) // it may be gone by now
 		}
 	}
 	for i := range claims.Items {
@@ -149,15 +149,15 @@ func TestAVolumeThatCameOutTooSmallIsNotHandedOver(t *testing.T) {
 	claim := w.claim("data", func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = w.name })
 	v := w.view(claim)
 	v.Plugin.Creator = small{v.Plugin.Creator}
-	w.must(r.promise(w.ctx, v))
+	w.Must(r.promise(w.Ctx, v))
 	told(recorder)
-	if err := r.make(w.ctx, v); err != nil {
+	if err := r.make(w.Ctx, v); err != nil {
 		t.Fatal(err)
 	}
 	if event := told(recorder); !strings.Contains(event, "ProvisioningFailed") || !strings.Contains(event, "1073741823") {
 		t.Errorf("told %q, want what was made", event)
 	}
-	w.must(w.now(claim))
+	w.Must(w.now(claim))
 	if left := w.fake.Names(); v.Volume != nil || len(left) > 0 || promised(claim) || claim.Annotations[volume.AnnSelectedNode] != "" {
 		t.Errorf("volume %v, storage %q, claim %v; want all undone and the node given back", v.Volume, left, claim.Annotations)
 	}
@@ -165,7 +165,7 @@ func TestAVolumeThatCameOutTooSmallIsNotHandedOver(t *testing.T) {
 
 func TestAClaimForAnotherNodeGoesBackToTheScheduler(t *testing.T) {
 	w := newWorld(t, "elsewhere", lives[3].class)
-	stop := w.run(w.config)
+	stop := w.run(w.Config)
 	defer stop()
 	claim := w.claim("data", func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = "another" })
 	w.eventually("the node to be given back", func() error {

@@ -38,28 +38,28 @@ func TestNothingIsMadeForAClaimThatLooksOtherwiseLive(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolumeClaim){
 		"gone": func(c *corev1.PersistentVolumeClaim) {
 			c.Finalizers = nil
-			w.must(w.client.Update(w.ctx, c))
-			w.must(w.client.Delete(w.ctx, c))
+			w.Must(w.Client.Update(w.Ctx, c))
+			w.Must(w.Client.Delete(w.Ctx, c))
 		},
 		"replaced": func(c *corev1.PersistentVolumeClaim) {
 			c.Finalizers = nil
-			w.must(w.client.Update(w.ctx, c))
-			w.must(w.client.Delete(w.ctx, c))
+			w.Must(w.Client.Update(w.Ctx, c))
+			w.Must(w.Client.Delete(w.Ctx, c))
 			c.UID, c.ResourceVersion = "", ""
-			w.must(w.client.Create(w.ctx, c))
+			w.Must(w.Client.Create(w.Ctx, c))
 		},
 		"deleting": func(c *corev1.PersistentVolumeClaim) {
 			c.Finalizers = append(c.Finalizers, "test.tarn.dev/keep")
-			w.must(w.client.Update(w.ctx, c))
-			w.must(w.client.Delete(w.ctx, c))
+			w.Must(w.Client.Update(w.Ctx, c))
+			w.Must(w.Client.Delete(w.Ctx, c))
 		},
 		"given back": func(c *corev1.PersistentVolumeClaim) {
 			delete(c.Annotations, volume.AnnSelectedNode)
-			w.must(w.client.Update(w.ctx, c))
+			w.Must(w.Client.Update(w.Ctx, c))
 		},
 		"bound": func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.VolumeName = "other"
-			w.must(w.client.Update(w.ctx, c))
+			w.Must(w.Client.Update(w.Ctx, c))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestNothingIsMadeForAClaimThatLooksOtherwiseLive(t *testing.T) {
 				})
 				v := w.view(claim)
 				change(claim)
-				if _, err := r.apply(w.ctx, v, Plan{Act: act}); !errors.Is(err, kube.ErrStale) {
+				if _, err := r.apply(w.Ctx, v, Plan{Act: act}); !errors.Is(err, kube.ErrStale) {
 					t.Errorf("%s: got %v, want kube.ErrStale", act, err)
 				}
 				if live := claim.DeepCopy(); w.now(live) == nil && promised(live) {
@@ -91,17 +91,17 @@ func TestCase108AVolumeThatExistsIsComparedByUID(t *testing.T) {
 	v := w.view(claim)
 	existing := newVolume(v, plugin.Asset{Source: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/there"}}})
 	existing.Spec.ClaimRef.UID = "another"
-	w.must(w.client.Create(w.ctx, existing))
-	if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err == nil || !strings.Contains(told(recorder), "belongs to another claim") {
+	w.Must(w.Client.Create(w.Ctx, existing))
+	if _, err := r.apply(w.Ctx, v, Plan{Act: ActMake}); err == nil || !strings.Contains(told(recorder), "belongs to another claim") {
 		t.Errorf("another claim's: got %v, want a refusal that is told", err)
 	}
 	existing.Spec.ClaimRef.UID = claim.UID
-	w.must(w.client.Update(w.ctx, existing))
-	if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err != nil || v.Volume == nil || v.Volume.UID != existing.UID {
+	w.Must(w.Client.Update(w.Ctx, existing))
+	if _, err := r.apply(w.Ctx, v, Plan{Act: ActMake}); err != nil || v.Volume == nil || v.Volume.UID != existing.UID {
 		t.Errorf("its own: got %v, want it taken", err)
 	}
-	w.must(w.client.Delete(w.ctx, existing))
-	if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err == nil || !strings.Contains(told(recorder), "being deleted") {
+	w.Must(w.Client.Delete(w.Ctx, existing))
+	if _, err := r.apply(w.Ctx, v, Plan{Act: ActMake}); err == nil || !strings.Contains(told(recorder), "being deleted") {
 		t.Errorf("one that is being deleted: got %v, want a refusal that is told", err)
 	}
 	if made := w.fake.Ever(); len(made) > 0 {
@@ -114,10 +114,10 @@ func TestNothingIsUndoneBehindAVolumeThatWasWritten(t *testing.T) {
 	r, _ := w.alone()
 	claim := w.claim("data")
 	v := w.view(claim)
-	w.must(r.promise(w.ctx, v))
-	w.must(r.make(w.ctx, v))
+	w.Must(r.promise(w.Ctx, v))
+	w.Must(r.make(w.Ctx, v))
 	late := &View{VolumeName: v.VolumeName, Claim: v.Claim, Plugin: v.Plugin}
-	if _, err := r.apply(w.ctx, late, Plan{Act: ActUndo}); !errors.Is(err, kube.ErrStale) {
+	if _, err := r.apply(w.Ctx, late, Plan{Act: ActUndo}); !errors.Is(err, kube.ErrStale) {
 		t.Errorf("got %v, want kube.ErrStale", err)
 	}
 	if got := w.fake.Names(); len(got) != 1 {
@@ -127,15 +127,15 @@ func TestNothingIsUndoneBehindAVolumeThatWasWritten(t *testing.T) {
 
 // released makes a volume and returns its view after its claim is gone.
 func (w *world) released(r *reconciler, name string) *View {
-	w.t.Helper()
+	w.T.Helper()
 	claim := w.claim(name)
 	v := w.view(claim)
-	w.must(r.make(w.ctx, v))
+	w.Must(r.make(w.Ctx, v))
 	v.Volume.Status.Phase = corev1.VolumeReleased
-	w.must(w.client.Status().Update(w.ctx, v.Volume))
+	w.Must(w.Client.Status().Update(w.Ctx, v.Volume))
 	claim.Finalizers = nil
-	w.must(w.client.Update(w.ctx, claim))
-	w.must(w.client.Delete(w.ctx, claim))
+	w.Must(w.Client.Update(w.Ctx, claim))
+	w.Must(w.Client.Delete(w.Ctx, claim))
 	return &View{VolumeName: v.VolumeName, Volume: v.Volume, Plugin: v.Plugin}
 }
 
@@ -147,19 +147,19 @@ func TestCase128NothingIsDestroyedThatLooksOtherwiseLive(t *testing.T) {
 			// No claim can be created with that UID; the volume is pointed at one instead.
 			claim := w.claim("holder")
 			v.Volume.Spec.ClaimRef.Name, v.Volume.Spec.ClaimRef.UID = claim.Name, claim.UID
-			w.must(w.client.Update(w.ctx, v.Volume))
+			w.Must(w.Client.Update(w.Ctx, v.Volume))
 			return errClaimThere
 		},
 		"it was set to Retain": func(v *View) error {
 			live := v.Volume.DeepCopy()
 			live.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-			w.must(w.client.Update(w.ctx, live))
+			w.Must(w.Client.Update(w.Ctx, live))
 			return kube.ErrStale
 		},
 		"it was bound again": func(v *View) error {
 			live := v.Volume.DeepCopy()
 			live.Status.Phase = corev1.VolumeBound
-			w.must(w.client.Status().Update(w.ctx, live))
+			w.Must(w.Client.Status().Update(w.Ctx, live))
 			return kube.ErrStale
 		},
 		"it is another of that name": func(v *View) error {
@@ -171,7 +171,7 @@ func TestCase128NothingIsDestroyedThatLooksOtherwiseLive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := w.released(r, fmt.Sprintf("c%d", len(w.fake.Ever())))
 			want := change(v)
-			if _, err := r.apply(w.ctx, v, Plan{Act: ActDelete}); !errors.Is(err, want) {
+			if _, err := r.apply(w.Ctx, v, Plan{Act: ActDelete}); !errors.Is(err, want) {
 				t.Errorf("got %v, want %v", err, want)
 			}
 			if w.fake.Deleted(v.VolumeName) > 0 {
@@ -193,19 +193,19 @@ func TestCases46And76And115And129AClaimThatTookTheNameOrAnotherVolumeKeepsNothin
 			again := w.claim(c.claim, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = c.bound })
 			if c.bound != "" {
 				v.Volume.Spec.ClaimRef.UID = again.UID
-				w.must(w.client.Update(w.ctx, v.Volume))
+				w.Must(w.Client.Update(w.Ctx, v.Volume))
 			}
-			if _, err := r.apply(w.ctx, v, Plan{Act: ActDelete}); err != nil {
+			if _, err := r.apply(w.Ctx, v, Plan{Act: ActDelete}); err != nil {
 				t.Fatal(err)
 			}
 			if w.fake.Deleted(v.VolumeName) != 1 {
 				t.Error("the storage was not destroyed")
 			}
-			w.bindOnce(w.ctx) // it removes what is being deleted
+			w.Must(w.bindOnce()) // it removes what is being deleted
 			if err := w.gone(v.Volume)(); err != nil {
 				t.Error(err)
 			}
-			if w.must(w.now(again)); again.DeletionTimestamp != nil || again.Spec.VolumeName != c.bound {
+			if w.Must(w.now(again)); again.DeletionTimestamp != nil || again.Spec.VolumeName != c.bound {
 				t.Errorf("the claim is %+v, want it left alone", again)
 			}
 		})
@@ -237,21 +237,21 @@ func TestCases122And126And127AFailedDeletionIsToldAndTriedAgain(t *testing.T) {
 			changed := w.plugin
 			v.Plugin = &changed
 			c.change(v)
-			if _, err := r.apply(w.ctx, v, Plan{Act: ActDelete}); err == nil || !strings.Contains(err.Error(), c.wantIn) {
+			if _, err := r.apply(w.Ctx, v, Plan{Act: ActDelete}); err == nil || !strings.Contains(err.Error(), c.wantIn) {
 				t.Errorf("got %v, want an error with %q, so that it is tried again", err, c.wantIn)
 			}
 			if event := told(recorder); !strings.HasPrefix(event, c.wantEvent) || !strings.Contains(event, c.wantIn) {
 				t.Errorf("told %q, want %q with %q", event, c.wantEvent, c.wantIn)
 			}
 			live := v.Volume.DeepCopy()
-			w.must(w.now(live))
+			w.Must(w.now(live))
 			if live.Status.Phase != c.wantPhase || strings.Contains(live.Status.Message, c.wantIn) != (c.wantPhase == corev1.VolumeFailed) || live.DeletionTimestamp != nil {
 				t.Errorf("the volume is %s, %q, deletion %v; want %s", live.Status.Phase, live.Status.Message, live.DeletionTimestamp, c.wantPhase)
 			}
 			v.Volume = live
 			w.fake.Break(plugintest.Delete, nil)
 			v.Plugin = &w.plugin
-			w.must(r.delete(w.ctx, v))
+			w.Must(r.delete(w.Ctx, v))
 			if len(w.fake.Names()) > 0 {
 				t.Error("later success has left the storage")
 			}
@@ -261,18 +261,18 @@ func TestCases122And126And127AFailedDeletionIsToldAndTriedAgain(t *testing.T) {
 
 func TestCase116AClaimThatIsLookedAtAHundredTimesIsServedOnce(t *testing.T) {
 	w := newWorld(t, "once")
-	counted, taken := takenWrites(w.config)
+	counted, taken := takenWrites(w.Config)
 	stop := w.run(counted)
 	claim := w.claim("data")
 	w.eventually("the volume to be written", func() error {
 		vol := &corev1.PersistentVolume{}
-		return w.client.Get(w.ctx, client.ObjectKey{Name: volumeName(claim.UID)}, vol)
+		return w.Client.Get(w.Ctx, client.ObjectKey{Name: volumeName(claim.UID)}, vol)
 	})
 	for i := range 100 {
-		w.must(w.now(claim))
+		w.Must(w.now(claim))
 		base := claim.DeepCopy()
 		claim.Annotations["test.tarn.dev/touched"] = fmt.Sprint(i)
-		w.must(w.client.Patch(w.ctx, claim, client.MergeFrom(base)))
+		w.Must(w.Client.Patch(w.Ctx, claim, client.MergeFrom(base)))
 	}
 	w.bind()
 	w.bound(claim)

@@ -20,13 +20,13 @@ import (
 
 func TestCase106AVolumeThatIsMadeIsTheClaimsAndToldAndBound(t *testing.T) {
 	w := newWorld(t, "made")
-	defer w.run(w.config)()
+	defer w.run(w.Config)()
 	claim := w.claim("data")
 	w.saying(claim, eventSucceeded, "PersistentVolume pvc-"+string(claim.UID)+" is created")
 	vol := &corev1.PersistentVolume{}
 	vol.Name = "pvc-" + string(claim.UID)
-	w.must(w.now(vol))
-	w.must(w.now(claim))
+	w.Must(w.now(vol))
+	w.Must(w.now(claim))
 	ref := vol.Spec.ClaimRef
 	if ref == nil || ref.Namespace != claim.Namespace || ref.Name != claim.Name || ref.UID != claim.UID || vol.Spec.StorageClassName != w.name ||
 		vol.Annotations[volume.AnnProvisionedBy] != w.plugin.Name || !strings.Contains(strings.Join(vol.Finalizers, " "), volume.FinalizerExternal) {
@@ -61,7 +61,7 @@ func TestCase107ACallThatFailsIsToldAndMadeAgainAfterPausesThatGrow(t *testing.T
 	made := &calls{Creator: w.plugin.Creator}
 	w.plugin.Creator = made
 	w.fake.Break(plugintest.Create, errors.New("the disk is full"))
-	defer w.run(w.config)()
+	defer w.run(w.Config)()
 	claim := w.claim("data")
 	const tries, noted = 12, 3 // up to this many calls may follow the writes to the claim
 	w.eventually("the call to be made again", func() error {
@@ -77,7 +77,7 @@ func TestCase107ACallThatFailsIsToldAndMadeAgainAfterPausesThatGrow(t *testing.T
 		return nil
 	})
 	w.saying(claim, eventFailed, "the disk is full")
-	if w.must(w.now(claim)); volume.ProvisionerOf(claim) != w.plugin.Name || !promised(claim) || claim.Spec.VolumeName != "" {
+	if w.Must(w.now(claim)); volume.ProvisionerOf(claim) != w.plugin.Name || !promised(claim) || claim.Spec.VolumeName != "" {
 		t.Errorf("the claim is %+v, want what calls the plugin kept", claim)
 	}
 	w.fake.Break(plugintest.Create, nil)
@@ -93,16 +93,16 @@ func TestCase107ACallThatFailsOnASelectedNodeGivesTheNodeBack(t *testing.T) {
 	r, recorder := w.alone()
 	claim := w.claim("data", func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = w.name })
 	v := w.view(claim)
-	w.must(r.promise(w.ctx, v))
+	w.Must(r.promise(w.Ctx, v))
 	told(recorder) // the Event that a volume is being made
 	w.fake.Break(plugintest.Create, errors.New("the disk is full"))
-	if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err != nil {
+	if _, err := r.apply(w.Ctx, v, Plan{Act: ActMake}); err != nil {
 		t.Fatalf("got %v, want the node to be given back alone", err)
 	}
 	if event := told(recorder); !strings.HasPrefix(event, "Warning ProvisioningFailed") || !strings.Contains(event, "the disk is full") {
 		t.Errorf("the claim was told %q", event)
 	}
-	w.must(w.now(claim))
+	w.Must(w.now(claim))
 	if _, selected := claim.Annotations[volume.AnnSelectedNode]; selected || volume.ProvisionerOf(claim) != w.plugin.Name || promised(claim) {
 		t.Errorf("the claim has annotations %v and finalizers %q, want the node alone to go", claim.Annotations, claim.Finalizers)
 	}

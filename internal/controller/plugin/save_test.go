@@ -18,7 +18,7 @@ import (
 // unsaved makes the creation of a PersistentVolume fail *times times. carriedOut means that the
 // volume is created and only the answer is lost.
 func unsaved(w *world, times *int, carriedOut bool) client.Client {
-	return interceptor.NewClient(w.client, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+	return interceptor.NewClient(w.Client, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 		if _, ok := o.(*corev1.PersistentVolume); !ok || *times == 0 {
 			return c.Create(ctx, o, opts...)
 		}
@@ -39,17 +39,17 @@ func TestCases109And120AVolumeThatCannotBeWrittenIsTriedUntilItCan(t *testing.T)
 	r.client = unsaved(w, &times, false)
 	claim := w.claim("data")
 	v := w.view(claim)
-	w.must(r.promise(w.ctx, v))
+	w.Must(r.promise(w.Ctx, v))
 	told(recorder) // the Event that a volume is being made
 	for range 7 {
-		if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err == nil {
+		if _, err := r.apply(w.Ctx, v, Plan{Act: ActMake}); err == nil {
 			t.Fatal("want an error while the volume cannot be written")
 		}
 		if event := told(recorder); !strings.Contains(event, "writing PersistentVolume "+v.VolumeName) {
 			t.Errorf("the claim was told %q", event)
 		}
 	}
-	if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err != nil || v.Volume == nil {
+	if _, err := r.apply(w.Ctx, v, Plan{Act: ActMake}); err != nil || v.Volume == nil {
 		t.Fatalf("got %v once it can be written", err)
 	}
 	if made, left := w.fake.Made(v.VolumeName), w.fake.Names(); made != 1 || len(left) != 1 {
@@ -64,24 +64,24 @@ func TestCase109AVolumeThatWasNeverWrittenIsDestroyedWithItsClaim(t *testing.T) 
 	r.client = unsaved(w, &times, false)
 	claim := w.claim("data")
 	v := w.view(claim)
-	w.must(r.promise(w.ctx, v))
-	if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err == nil {
+	w.Must(r.promise(w.Ctx, v))
+	if _, err := r.apply(w.Ctx, v, Plan{Act: ActMake}); err == nil {
 		t.Fatal("want an error while the volume cannot be written")
 	}
 	told(recorder)                        // the Event that a volume is being made
 	told(recorder)                        // the Event that it cannot be written
-	w.must(w.client.Delete(w.ctx, claim)) // the promise keeps it
-	w.must(w.now(v.Claim))
+	w.Must(w.Client.Delete(w.Ctx, claim)) // the promise keeps it
+	w.Must(w.now(v.Claim))
 	w.fake.Break(plugintest.Delete, errors.New("the array is busy"))
-	if _, err := r.apply(w.ctx, v, Plan{Act: ActUndo}); err == nil {
+	if _, err := r.apply(w.Ctx, v, Plan{Act: ActUndo}); err == nil {
 		t.Fatal("want an error while the storage cannot be destroyed")
 	}
 	if event := told(recorder); !strings.Contains(event, eventCleanupFailed) || !strings.Contains(event, "the array is busy") {
 		t.Errorf("the claim was told %q, want %s and why", event, eventCleanupFailed)
 	}
-	w.must(w.now(v.Claim))
+	w.Must(w.now(v.Claim))
 	w.fake.Break(plugintest.Delete, nil)
-	if _, err := r.apply(w.ctx, v, Plan{Act: ActUndo}); err != nil {
+	if _, err := r.apply(w.Ctx, v, Plan{Act: ActUndo}); err != nil {
 		t.Fatal(err)
 	}
 	if event := told(recorder); strings.Contains(event, eventCleanupFailed) {
@@ -90,7 +90,7 @@ func TestCase109AVolumeThatWasNeverWrittenIsDestroyedWithItsClaim(t *testing.T) 
 	if left := w.fake.Names(); len(left) > 0 {
 		t.Errorf("the storage has %q, want nothing", left)
 	}
-	if w.must(w.now(claim)); promised(claim) {
+	if w.Must(w.now(claim)); promised(claim) {
 		t.Error("the claim still has the promise of a volume, which holds it")
 	}
 }
@@ -102,11 +102,11 @@ func TestCases110And120AVolumeThatWasWrittenThoughTheAnswerWasLostIsTaken(t *tes
 	r.client = unsaved(w, &times, true)
 	claim := w.claim("data")
 	v := w.view(claim)
-	w.must(r.promise(w.ctx, v))
-	if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err == nil {
+	w.Must(r.promise(w.Ctx, v))
+	if _, err := r.apply(w.Ctx, v, Plan{Act: ActMake}); err == nil {
 		t.Fatal("want an error where the answer was lost")
 	}
-	if _, err := r.apply(w.ctx, v, Plan{Act: ActMake}); err != nil || v.Volume == nil {
+	if _, err := r.apply(w.Ctx, v, Plan{Act: ActMake}); err != nil || v.Volume == nil {
 		t.Fatalf("got %v, want the volume that was written", err)
 	}
 	if made, left := w.fake.Made(v.VolumeName), w.fake.Names(); made != 1 || len(left) != 1 {

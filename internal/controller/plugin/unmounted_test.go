@@ -4,41 +4,19 @@ package plugin
 
 import (
 	"errors"
-	"fmt"
-	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/plugin/plugintest"
 )
 
-// saying waits for an Event about an object.
-func (w *world) saying(about client.Object, reason, part string) {
-	w.t.Helper()
-	w.eventually("an Event "+reason+" about "+about.GetName(), func() error {
-		told := &eventsv1.EventList{}
-		if err := w.client.List(w.ctx, told); err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(told.Items, func(e eventsv1.Event) bool {
-			return e.Regarding.UID == about.GetUID() && e.Reason == reason && strings.Contains(e.Note, part)
-		}) {
-			return fmt.Errorf("none says %q", part)
-		}
-		return nil
-	})
-}
-
 // This is a machine after a reboot, whose controller starts before its disk is mounted.
 func TestAControllerWithoutItsDiskLeavesAllAsItIsUntilItHasIt(t *testing.T) {
 	w := newWorld(t, "unmounted")
 	w.bind()
-	stop := w.run(w.config)
+	stop := w.run(w.Config)
 	released, kept := w.claim("released"), w.claim("kept")
 	vol := w.bound(released)
 	w.bound(kept)
@@ -52,16 +30,16 @@ func TestAControllerWithoutItsDiskLeavesAllAsItIsUntilItHasIt(t *testing.T) {
 	})
 	stop()
 	w.fake.Break(plugintest.Create, nil)
-	if w.must(w.now(begun)); begun.Annotations[tarnv1.AnnotationPlace] != w.plugin.Place || vol.Annotations[tarnv1.AnnotationPlace] != w.plugin.Place {
+	if w.Must(w.now(begun)); begun.Annotations[tarnv1.AnnotationPlace] != w.plugin.Place || vol.Annotations[tarnv1.AnnotationPlace] != w.plugin.Place {
 		t.Fatalf("claim %v and volume %v, want the place in both", begun.Annotations, vol.Annotations)
 	}
 
 	disk := w.plugin
 	var beneath *plugintest.Fake
 	beneath, w.plugin = plugintest.NewFakeElsewhere(disk.Name, disk.Node)
-	stop = w.run(w.config)
-	w.must(w.client.Delete(w.ctx, released))
-	w.must(w.client.Delete(w.ctx, begun))
+	stop = w.run(w.Config)
+	w.Must(w.Client.Delete(w.Ctx, released))
+	w.Must(w.Client.Delete(w.Ctx, begun))
 	late := w.claim("late")
 	w.saying(vol, eventDeleteFailed, "lies in "+disk.Place)
 	w.saying(begun, eventFailed, "lies in "+disk.Place)
@@ -72,11 +50,11 @@ func TestAControllerWithoutItsDiskLeavesAllAsItIsUntilItHasIt(t *testing.T) {
 	}
 
 	w.plugin = disk
-	defer w.run(w.config)()
+	defer w.run(w.Config)()
 	w.eventually("the volume and the claim that wait to go", func() error { return errors.Join(w.gone(vol)(), w.gone(begun)()) })
 	for _, claim := range []*corev1.PersistentVolumeClaim{late, kept} {
 		vol := w.bound(claim)
-		w.must(w.client.Delete(w.ctx, claim))
+		w.Must(w.Client.Delete(w.Ctx, claim))
 		w.eventually("the volume to go", w.gone(vol))
 	}
 	w.check(4, 4)

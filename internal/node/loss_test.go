@@ -334,12 +334,13 @@ type overtaken struct {
 	refused *atomic.Bool
 }
 
-func (o overtaken) Status() client.SubResourceWriter {
-	return overtakenStatus{o.Client.Status(), o.refused}
+// The manager's client writes a status by SubResource("status").
+func (o overtaken) SubResource(name string) client.SubResourceClient {
+	return overtakenStatus{o.Client.SubResource(name), o.refused}
 }
 
 type overtakenStatus struct {
-	client.SubResourceWriter
+	client.SubResourceClient
 	refused *atomic.Bool
 }
 
@@ -350,7 +351,7 @@ func (o overtakenStatus) Patch(ctx context.Context, object client.Object, patch 
 			return apierrors.NewConflict(schema.GroupResource{Group: "tarn.dev", Resource: "pavstages"}, stage.Name, errors.New("another write came before"))
 		}
 	}
-	return o.SubResourceWriter.Patch(ctx, object, patch, options...)
+	return o.SubResourceClient.Patch(ctx, object, patch, options...)
 }
 
 // The pods of this test have no processes, so each of them keeps what it has.

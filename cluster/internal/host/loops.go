@@ -134,8 +134,11 @@ func mountedDevices() (map[string]bool, error) {
 			continue // ended meanwhile, or the same mounts again
 		}
 		mounts, err := ReadMounts(pid)
-		if err != nil {
-			continue
+		switch {
+		case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ESRCH):
+			continue // ended meanwhile
+		case err != nil:
+			return nil, err // a device could look unused that is mounted
 		}
 		seen[ns] = true
 		for _, m := range mounts {

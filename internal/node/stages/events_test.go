@@ -44,7 +44,7 @@ func TestACallHearsOfAnOwnWriteAtOnceAndIsNotTakenBackByOlderEvents(t *testing.T
 	}
 }
 
-// The caller of wakeUp serves a publish call, or delivers an event of /pav/ready or of the
+// The caller of queue.add serves a publish call, or delivers an event of /pav/ready or of the
 // informer. It must not wait for a worker that has not begun or has ended.
 func TestWhoWakesTheWorkerWaitsForNobody(t *testing.T) {
 	s, err := New(Config{})

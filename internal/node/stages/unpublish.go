@@ -64,7 +64,7 @@ func (s *Stages) release(ctx context.Context, target string, wait bool) error {
 		if known == nil || known.UID != uid || !slices.Contains(known.Status.Node.Targets, target) {
 			return nil
 		}
-		// A stage that was deleted by another client stays for the pods that use it: see hold.go of
+		// A stage that was deleted by another client stays for the pods that use it: see planHold of
 		// the stage controller.
 		if shared := len(known.Status.Node.Targets) > 1; !deleting(known) || shared {
 			done, now, err := s.dropTarget(ctx, known, target)

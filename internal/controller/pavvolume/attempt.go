@@ -179,7 +179,7 @@ func (r *reconciler) handOver(ctx context.Context, v *View) (more bool, err erro
 	}
 	status := v.Record.Status.DeepCopy()
 	sayProvisioned(status, v.Record, reasonProvisioned, "PersistentVolume "+v.Name+" is made")
-	return r.apply(ctx, v, writes(v, status, action.DiscardPods{Pods: creationPods(v)}))
+	return r.apply(ctx, v, writes(v, status, action.DiscardPods{Pods: earlierPods(v)}))
 }
 
 // writeVolume creates the PersistentVolume. If there must be none, because the claim is gone or the

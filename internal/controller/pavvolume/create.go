@@ -248,18 +248,27 @@ func planCreated(v *View, now time.Time) Plan {
 		return Plan{Act: ActHandOver}
 	}
 	p := planHandedOver(v, now)
-	if left := creationPods(v); len(left) > 0 {
+	if left := earlierPods(v); len(left) > 0 {
 		p.Actions = append([]action.Action{action.DiscardPods{Pods: left}}, p.Actions...)
 	}
 	return p
 }
 
-// creationPods are the pods that validated and created the volume. A deletion pod, or a creation
-// pod that creates the volume anew, may already run.
-func creationPods(v *View) []corev1.Pod {
+// earlierPods are the pods that validated and created the volume, and those that undid an earlier
+// attempt. A later deletion pod, or a creation pod that creates the volume anew, may already run.
+func earlierPods(v *View) []corev1.Pod {
 	return v.podsWith(func(pod *corev1.Pod) bool {
-		step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
-		return pod.Labels[tarnv1.LabelScrub] == "" && (step == tarnv1.StepValidation || step == tarnv1.StepCreation)
+		switch tarnv1.Step(pod.Labels[tarnv1.LabelStep]) {
+		case tarnv1.StepValidation, tarnv1.StepCreation:
+			return pod.Labels[tarnv1.LabelScrub] == ""
+		case tarnv1.StepDeletion: // the record may be behind, so the name tells the attempt
+			for attempt := range v.Record.Status.DeletionAttempts {
+				if pod.Name == steppod.PodName(tarnv1.StepDeletion, v.Record.Spec.Claim.UID, attempt+1) {
+					return true
+				}
+			}
+		}
+		return false
 	})
 }
 
@@ -346,7 +355,7 @@ func creationRuns(attempt int32, phase tarnv1.VolumePhase) string {
 }
 
 // failed records a failure of an attempt. The phase becomes Pending if nothing can have been
-// created, else Undoing. After Undoing, undone sets the time of the next attempt, because the
+// created, else Undoing. After Undoing, done sets the time of the next attempt, because the
 // backoff begins when everything is undone.
 func failed(v *View, err *steppod.StepError, into tarnv1.VolumePhase, attempt int32, now time.Time) Plan {
 	status := v.Record.Status.DeepCopy()

@@ -211,6 +211,8 @@ func TestARecordGoesOnBy(t *testing.T) {
 			v.Volume = testkit.Volume(v.Record)
 			v.Pods = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{tarnv1.LabelStep: string(tarnv1.StepCreation)}}}}
 		}), "discard", time.Time{}},
+		{"and that of an attempt that was undone before a crash", viewOf(recordIn(tarnv1.VolumeCreated, handed), deletionPod(1)), "discard", time.Time{}},
+		{"but not a deletion pod that the record does not know yet", viewOf(recordIn(tarnv1.VolumeCreated, handed), deletionPod(2)), "", time.Time{}},
 		{"a handed-over volume whose PersistentVolume is gone is never made anew", viewOf(recordIn(tarnv1.VolumeCreated, handed), noClaim), "confirm absent, status Created", time.Time{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -266,5 +268,16 @@ func TestAVolumeOfOneNodeIsTiedToTheNodeItsPodRanOn(t *testing.T) {
 		if got := plan(c.view, now).Record.Status.NodeName; got != c.want {
 			t.Errorf("it %s: node %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// deletionPod gives a view a volume, an undone attempt, and the pod of a deletion attempt.
+func deletionPod(attempt int32) func(*View) {
+	return func(v *View) {
+		v.Volume = testkit.Volume(v.Record)
+		v.Record.Status.DeletionAttempts = 1
+		v.Pods = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{
+			Name: steppod.PodName(tarnv1.StepDeletion, v.Record.Spec.Claim.UID, attempt), Labels: map[string]string{tarnv1.LabelStep: string(tarnv1.StepDeletion)},
+		}}}
 	}
 }

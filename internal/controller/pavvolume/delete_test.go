@@ -141,7 +141,7 @@ func TestAVolumeEndsBy(t *testing.T) {
 		{"a record that is forgotten goes, whatever stays", endingOf(undoing, forgotten), "Forget"},
 		{"so does one that is being made", endingOf(tarnv1.VolumeCreating, forgotten), "Forget"},
 		{"so does one of a released volume", endingOf(deleting, withVolume(corev1.VolumeReleased, del), forgotten), "Forget"},
-		{"its pods end first", endingOf(undoing, forgotten, observed(steppod.PodRunning), func(v *View) { v.Pod = &corev1.Pod{} }), "status Undoing, discard"},
+		{"its pods end first", endingOf(undoing, forgotten, observed(steppod.PodRunning), func(v *View) { v.Pods = []corev1.Pod{{}}; v.Pod = &v.Pods[0] }), "status Undoing, discard"},
 		{"so do those that are still creating", endingOf(tarnv1.VolumeCreating, forgotten, func(v *View) { v.Pods = []corev1.Pod{{}} }), "status Creating, discard"},
 		{"it waits for the stages", endingOf(deleting, forgotten, func(v *View) { v.Stages = []tarnv1.PavStage{{}} }), "status Deleting"},
 		{"it waits while a claim has the volume", endingOf(created, forgotten), "status Created"},

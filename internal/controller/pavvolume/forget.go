@@ -24,10 +24,7 @@ const (
 // planForgotten removes a record that an administrator gave up, in any phase. It stops the record's
 // pods first, as they may be working on the storage. It does not give up a volume that a claim has.
 func planForgotten(v *View, now time.Time) Plan {
-	pods := v.others()
-	if v.Pod != nil && !steppod.Ended(v.Pod) {
-		pods = append(pods, *v.Pod)
-	}
+	pods := v.podsWith(func(pod *corev1.Pod) bool { return !steppod.Ended(pod) }) // v.Pod may be another record's
 	switch vol := v.Volume; {
 	case vol != nil && !released(vol):
 		return inUse(v, reasonInUse, "the record was to be forgotten, but its PersistentVolume is not Released; delete its claim first")

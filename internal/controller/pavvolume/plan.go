@@ -110,7 +110,7 @@ func nextLook(v *View, p Plan, now time.Time) time.Time {
 	}
 	status := v.Record.Status
 	at := status.NextDeletionTime
-	if status.Phase == tarnv1.VolumePending {
+	if status.Phase == tarnv1.VolumePending && !steppod.Forgotten(v.Record) {
 		at = status.NextAttemptTime
 	}
 	switch {

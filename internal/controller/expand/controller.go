@@ -74,8 +74,11 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	p := plan(v, now)
 	err = r.runner.Do(ctx, p.Actions...)
 	if refused := steppod.AsStepError(err); refused != nil {
-		v.Unfit, v.Record, v.Claim = refused, v.Record.DeepCopy(), v.Claim.DeepCopy()
-		if err = errors.Join(r.live.Get(ctx, request.NamespacedName, v.Record), r.live.Get(ctx, client.ObjectKeyFromObject(v.Claim), v.Claim)); err == nil {
+		// Into empty objects: decoding keeps fields that the answer does not have.
+		record, claim := &tarnv1.PavVolume{}, &corev1.PersistentVolumeClaim{}
+		if err = errors.Join(r.live.Get(ctx, request.NamespacedName, record), r.live.Get(ctx, client.ObjectKeyFromObject(v.Claim), claim)); err == nil {
+			v.Unfit, v.Record, v.Claim = refused, record, claim
+			v.Observed = steppod.Observation{State: steppod.PodAbsent} // that of the attempt before is over
 			p = plan(v, now)
 			err = r.runner.Do(ctx, p.Actions...)
 		}

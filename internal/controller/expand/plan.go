@@ -80,7 +80,7 @@ func plan(v *View, now time.Time) Plan {
 	case v.Record == nil:
 		return planForeign(v, now)
 	case !made(v.Record):
-		return Plan{} // provision or reclaim handles it
+		return Plan{} // pavvolume handles it
 	case j.TargetCapacity == 0:
 		return planIdle(v, now)
 	case j.NextAttemptTime == nil:

@@ -125,6 +125,14 @@ var formerNames = map[string]string{"provision": "pavvolume", "reclaim": "pavvol
 // selectControllers reads --controllers: names, * for all, and -name to leave one out. The result
 // is sorted.
 func selectControllers(words []string) ([]string, error) {
+	// One former name alone would start or stop the work of the other, too.
+	for _, sign := range []string{"", "-"} {
+		whole := slices.Contains(words, sign+"pavvolume") || sign == "" && slices.Contains(words, everyController)
+		if !whole && slices.Contains(words, sign+"provision") != slices.Contains(words, sign+"reclaim") {
+			return nil, fmt.Errorf("--controllers=%s names one of provision and reclaim; "+
+				"controller pavvolume now creates volumes and deletes their storage: write %spavvolume instead", strings.Join(words, ","), sign)
+		}
+	}
 	words = slices.Clone(words)
 	for i, word := range words {
 		name, off := strings.CutPrefix(word, "-")

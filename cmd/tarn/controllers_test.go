@@ -25,7 +25,7 @@ func TestControllersAreSelectedByName(t *testing.T) {
 		{"names alone take those", []string{"stage", "accept"}, []string{"accept", "stage"}},
 		{"a minus leaves one out", []string{"*", "-stage"}, without("stage")},
 		{"a former name is read as that of today", []string{"provision", "reclaim", "stage"}, []string{"pavvolume", "stage"}},
-		{"and leaves that one out", []string{"*", "-reclaim"}, without("pavvolume")},
+		{"and leaves that one out", []string{"*", "-provision", "-reclaim"}, without("pavvolume")},
 		{"a minus wins wherever it stands", []string{"-stage", "stage", "accept"}, []string{"accept"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -46,6 +46,8 @@ func TestControllersThatDoNotExistAreRefused(t *testing.T) {
 		{[]string{"*", "-stages"}, `no controller "stages"`},
 		{[]string{""}, `no controller ""`},
 		{[]string{"stage", "-stage"}, "leaves nothing to run"},
+		{[]string{"*", "-reclaim"}, "write -pavvolume instead"},
+		{[]string{"provision", "stage"}, "write pavvolume instead"},
 	} {
 		if got, err := selectControllers(c.words); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("selectControllers(%q) = %q, %v, want an error with %q", c.words, got, err, c.want)

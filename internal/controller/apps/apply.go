@@ -30,6 +30,8 @@ const eventAction = "Deploy"
 
 // The controller's own actions. Each updates the view, for the status that follows.
 type (
+	// Hold adds the finalizer to the App.
+	Hold struct{ action.Own }
 	// LetGo removes the finalizer from the App.
 	LetGo struct{ action.Own }
 	// WriteTopology records in the ConfigMap what was deployed.
@@ -133,6 +135,8 @@ func (v *View) refuse(refused []error) error {
 // own does the controller's own actions.
 func (r *reconciler) own(ctx context.Context, v *View, a action.Action) (client.Object, error) {
 	switch a := a.(type) {
+	case Hold:
+		return v.App, kube.AddFinalizer(ctx, r.client, v.App, tarnv1.FinalizerApp)
 	case LetGo:
 		return v.App, kube.RemoveFinalizer(ctx, r.client, v.App, tarnv1.FinalizerApp)
 	case WriteTopology:

@@ -44,7 +44,7 @@ func plan(v *View) []action.Action {
 	}
 	var actions []action.Action
 	if !held(v.App) {
-		actions = append(actions, action.AddFinalizer{Object: v.App, Name: tarnv1.FinalizerApp})
+		actions = append(actions, Hold{})
 	}
 	switch {
 	case v.App.Spec.Image == "":

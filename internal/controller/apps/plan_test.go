@@ -21,7 +21,7 @@ func steps(plan []action.Action) []string {
 	var names []string
 	for _, a := range plan {
 		switch a := a.(type) {
-		case action.AddFinalizer:
+		case Hold:
 			names = append(names, "hold")
 		case LetGo:
 			names = append(names, "let go")

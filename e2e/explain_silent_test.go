@@ -30,7 +30,7 @@ func TestExplainSaysThatTheNodeAgentDoesNotAnswer(t *testing.T) {
 	pod := s.consumer("web", claim.Name, stays)
 	s.explains("pod", s.name+"/web", "is starting: volume "+claim.Spec.VolumeName+" is about to be staged on node ")
 	s.delete(leaves)
-	s.explains("pod", s.name+"/web", "Tarn's node agent on node ", "does not answer")
+	s.explains("pod", s.name+"/web", "Tarn's node agent on node ", "does not respond")
 	opens()
 	s.explainsClaim("settling", "is Pending: the creation pod tarn-volumes/pav-creation-", " has ended, and the node agent on ", " has not read what it left in /pav")
 	s.explains("pod", s.name+"/leaves", "is Terminating: its containers have ended, and the kubelet has not unmounted its volumes")

@@ -219,7 +219,7 @@ func TestExplainSaysWhyAVolumeIsNotDestroyed(t *testing.T) {
 	s := begin(t, "explain-deletion")
 	s.moody()
 	claim := s.bound(s.claim("keeps"))
-	s.explains("volume", claim.Spec.VolumeName, "is Bound: claim "+s.name+"/keeps has it")
+	s.explains("volume", claim.Spec.VolumeName, "is Bound: claim "+s.name+"/keeps uses it")
 	s.remove(claim)
 	e := s.goesOn("volume", claim.Spec.VolumeName, "PavVolume", []string{"attempt ", " in ", ", at ", "Z; at once if the PavProvisioner is changed"},
 		"is Released: its storage could not be removed: ", "still busy", " (attempt ")

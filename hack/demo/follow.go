@@ -37,6 +37,8 @@ type follower struct {
 	claimBound, podIsReady    time.Duration
 	// failed is why the demo's pod has ended.
 	failed error
+	// ended: nothing that comes now is printed.
+	ended bool
 }
 
 // change is an object that a watch delivered.
@@ -58,7 +60,7 @@ func (f *follower) OnDelete(o any) {
 func (f *follower) pass(o any) {
 	if object, ok := o.(client.Object); ok {
 		f.mu.Lock()
-		if !f.began.IsZero() {
+		if !f.began.IsZero() && !f.ended {
 			f.note(change{object, time.Now()})
 		}
 		f.mu.Unlock()
@@ -73,9 +75,11 @@ func (f *follower) pass(o any) {
 func (f *follower) untilReady(ctx context.Context) error {
 	for {
 		f.mu.Lock()
-		ended, err := f.podIsReady > 0, f.failed
+		err := f.failed
+		f.ended = f.podIsReady > 0 || err != nil
+		ended := f.ended
 		f.mu.Unlock()
-		if ended || err != nil {
+		if ended {
 			return err
 		}
 		if err := f.wait(ctx, "the pod is Ready"); err != nil {
@@ -175,7 +179,9 @@ func (f *follower) podState(pod *corev1.Pod, at time.Time) string {
 	case pod.Status.Phase == corev1.PodFailed:
 		f.failed = fmt.Errorf("the pod failed: %s", pod.Status.Message)
 	case isReady(pod):
-		f.podIsReady = at.Sub(f.podMade)
+		if f.podIsReady == 0 {
+			f.podIsReady = at.Sub(f.podMade)
+		}
 		return "Ready"
 	}
 	return string(pod.Status.Phase)

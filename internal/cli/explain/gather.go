@@ -220,7 +220,7 @@ func (g *gatherer) podsOf(ctx context.Context, namespace string) []corev1.Pod {
 // create each pod again. For a few pods that are being deleted, it reads what keeps them.
 func (g *gatherer) users(ctx context.Context, claim *corev1.PersistentVolumeClaim) []user {
 	var found []user
-	going := 0
+	var going []int
 	for _, pod := range g.podsOf(ctx, claim.Namespace) {
 		if !slices.Contains(volume.ClaimsOfPod(&pod), claim.Name) {
 			continue
@@ -228,11 +228,14 @@ func (g *gatherer) users(ctx context.Context, claim *corev1.PersistentVolumeClai
 		u := user{Pod: &pod}
 		if claim.DeletionTimestamp != nil {
 			u.Workload = g.workload(ctx, u.Pod)
-			if pod.DeletionTimestamp != nil && going < mostNames {
-				u.View, going = g.podView(ctx, u.Pod, false), going+1
+			if pod.DeletionTimestamp != nil && len(going) < mostNames {
+				going = append(going, len(found))
 			}
 		}
 		found = append(found, u)
+	}
+	for i, view := range each(going, func(at int) *podView { return g.podView(ctx, found[at].Pod, false) }) {
+		found[going[i]].View = view
 	}
 	return found
 }

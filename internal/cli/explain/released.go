@@ -27,10 +27,10 @@ func hasMaker(vol *corev1.PersistentVolume) bool {
 	return served
 }
 
-// lastFailure copies the last Event of a volume that could not be deleted or recycled, and says when
-// that is retried. It returns the Event, nil for none.
-func (s *story) lastFailure(v *volumeView, link *Link) *corev1.Event {
-	e := newest(v.Events, "VolumeFailedDelete", "VolumeFailedRecycle", "VolumeUnknownReclaimPolicy")
+// lastFailure copies the last Event with one of the reasons, about a volume that could not be deleted
+// or recycled, and says when that is retried. It returns the Event, nil for none.
+func (s *story) lastFailure(v *volumeView, link *Link, reasons ...string) *corev1.Event {
+	e := newest(v.Events, reasons...)
 	if e != nil {
 		link.Reason, link.Message, link.Next = e.Reason, e.Message, "when its provisioner retries; "+s.lastTry(e)
 	}
@@ -185,7 +185,7 @@ func (s *story) toBeDeleted(v *volumeView, left string) {
 		link.Reason, link.Message, link.Next = kept.Reason, kept.Message, "when that is no longer true"
 		s.blame("%s, and its storage is not destroyed yet: %s", left, kept.Message)
 	case newest(v.Events, "VolumeFailedDelete") != nil:
-		s.blame("its storage could not be destroyed: %s", s.lastFailure(v, link).Message)
+		s.blame("its storage could not be destroyed: %s", s.lastFailure(v, link, "VolumeFailedDelete").Message)
 	case v.Record != nil:
 		s.controllerSilent(left+", and its storage has to be destroyed", latest(vol, v.Record))
 	case vol.Spec.CSI != nil && v.Provisioner != nil && by == "":

@@ -304,16 +304,20 @@ func leftLost(stage *tarnv1.PavStage, pod *corev1.Pod) (containers []string, why
 	if why == "" {
 		return nil, "", ""
 	}
+	var there []string // those that mount something at the recorded path
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		mounts := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return path == "" || strings.TrimSuffix(m.MountPath, "/") == path })
-		if !mounts && len(c.VolumeDevices) == 0 {
-			continue
-		}
-		if slices.ContainsFunc(statuses(pod), func(status corev1.ContainerStatus) bool {
+		if len(c.VolumeMounts)+len(c.VolumeDevices) == 0 || !slices.ContainsFunc(statuses(pod), func(status corev1.ContainerStatus) bool {
 			return status.Name == c.Name && status.State.Running != nil && !status.State.Running.StartedAt.After(since)
 		}) {
-			containers = append(containers, c.Name)
+			continue
 		}
+		containers = append(containers, c.Name)
+		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return strings.TrimSuffix(m.MountPath, "/") == path }) {
+			there = append(there, c.Name)
+		}
+	}
+	if len(there) > 0 { // none if the image has links in the path
+		containers = there
 	}
 	return containers, why, "when that container restarts"
 }

@@ -64,7 +64,7 @@ func (s *story) ofVolume(v *volumeView) string {
 		s.releasedVolume(v, link)
 	case vol.Status.Phase == corev1.VolumeFailed:
 		s.blame("%s", cmp.Or(vol.Status.Message, "the action after the release of its claim failed"))
-		s.lastFailure(v, link)
+		s.lastFailure(v, link, "VolumeFailedDelete", "VolumeFailedRecycle", "VolumeUnknownReclaimPolicy")
 	default:
 		link.Next = "when a binder reconciles it"
 		s.blame("no binder has reconciled it yet")

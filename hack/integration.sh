@@ -25,5 +25,6 @@ how=(-short)
 beside=$((2 * $(nproc)))
 [ "$beside" -le 8 ] || beside=8
 # First, so that the processor time of the suite does not depend on what Go has compiled before.
-go list -tags integration -test -deps -export "${packages[@]}" >/dev/null
-exec go run ./hack/testsum run integration -- go test -json -timeout 40m -p "$beside" "${how[@]}" -tags integration -parallel 4 -run "^($names)\$" "${packages[@]}"
+go list -tags integration -test -deps -export "${packages[@]}" >/dev/null || true
+go vet -tags integration "${packages[@]}"
+exec go run ./hack/testsum run integration -- go test -json -vet=off -timeout 40m -p "$beside" "${how[@]}" -tags integration -parallel 4 -run "^($names)\$" "${packages[@]}"

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,11 +21,11 @@ type account struct {
 
 // hierarchies are where a cgroup can be made: of version 2, and of version 1.
 var hierarchies = []struct {
-	root, line string
-	usage      func(dir string) (float64, error)
+	root, controller string
+	usage            func(dir string) (float64, error)
 }{
-	{"/sys/fs/cgroup", "0::", func(dir string) (float64, error) { return number(dir, "cpu.stat", "usage_usec ", 1e6) }},
-	{"/sys/fs/cgroup/cpuacct", ":cpuacct:", func(dir string) (float64, error) { return number(dir, "cpuacct.usage", "", 1e9) }},
+	{"/sys/fs/cgroup", "", func(dir string) (float64, error) { return number(dir, "cpu.stat", "usage_usec ", 1e6) }},
+	{"/sys/fs/cgroup/cpuacct", "cpuacct", func(dir string) (float64, error) { return number(dir, "cpuacct.usage", "", 1e9) }},
 }
 
 // openAccount makes the cgroup and joins it. It fails for a user who may not, and then processor time
@@ -37,16 +38,21 @@ func openAccount() (*account, error) {
 	var errs []error
 	for _, h := range hierarchies {
 		dir := filepath.Join(h.root, fmt.Sprintf("tarn-testsum-%d", os.Getpid()))
-		_, there := os.Stat(filepath.Join(h.root, "cgroup.procs"))
-		if err := errors.Join(there, os.Mkdir(dir, 0o755)); err != nil {
+		a := &account{dir: dir, usage: h.usage, own: ownSeconds()}
+		for line := range strings.Lines(string(groups)) { // number:controllers:path
+			parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+			if len(parts) == 3 && slices.Contains(strings.Split(parts[1], ","), h.controller) {
+				a.former = filepath.Join(h.root, parts[2])
+			}
+		}
+		// The way back must be there: in a container the path may be that of the host.
+		_, err := os.Stat(filepath.Join(a.former, "cgroup.procs"))
+		if err == nil {
+			err = os.Mkdir(dir, 0o755)
+		}
+		if err != nil {
 			errs = append(errs, err)
 			continue
-		}
-		a := &account{dir: dir, usage: h.usage, own: ownSeconds()}
-		for line := range strings.Lines(string(groups)) {
-			if _, path, found := strings.Cut(strings.TrimSpace(line), h.line); found {
-				a.former = filepath.Join(h.root, path)
-			}
 		}
 		if err := join(dir); err != nil {
 			return nil, errors.Join(err, os.Remove(dir))
@@ -66,7 +72,7 @@ func (a *account) close() (float64, error) {
 	if err := join(a.former); err != nil {
 		return 0, err
 	}
-	_ = os.Remove(a.dir) // empty, unless a daemon was left running
+	_ = os.Remove(a.dir) // empty, unless a daemon was left running or has just been killed
 	return used - (ownSeconds() - a.own), nil
 }
 

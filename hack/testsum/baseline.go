@@ -66,6 +66,9 @@ func writeBaseline(names []string) error {
 		if err != nil {
 			return fmt.Errorf("suite %s has no record: run `make test` first: %w", name, err)
 		}
+		if s.Wide {
+			return fmt.Errorf("suite %s ran every test there is; run `make test` first, without WIDE", name)
+		}
 		if s.Failed > 0 || s.Cached > 0 {
 			return fmt.Errorf("suite %s: %d tests failed and %d packages were cached; run `go clean -testcache` and `make test` first", name, s.Failed, s.Cached)
 		}
@@ -84,7 +87,7 @@ func (known baseline) compare(suites []suite, out io.Writer) error {
 	var now, before cost
 	for _, s := range suites {
 		was, found := known[s.Name]
-		if !found {
+		if !found || s.Wide {
 			continue
 		}
 		is := costOf(s)

@@ -94,9 +94,11 @@ func runSuite(name string, commands [][]string, out io.Writer) error {
 	}
 	all.Seconds = time.Since(all.began).Seconds()
 	all.Load = load()
+	all.Wide = os.Getenv("WIDE") != ""
 	if spent != nil {
-		if all.Processor, err = spent.close(); err != nil {
-			return err
+		if all.Processor, err = spent.close(); err != nil { // says nothing about the tests
+			all.Processor = 0
+			fmt.Fprintf(out, "processor time of %s is not counted: %v\n", name, err)
 		}
 	}
 	if err := all.save(record); err != nil {

@@ -35,8 +35,10 @@ type suite struct {
 	// of the calibration load meanwhile. Cached is the number of packages whose result Go had kept.
 	Processor, Load float64
 	Cached          int
-	Failures        []string
-	Skips           []string
+	// Wide: with WIDE=1 more ran than the baseline is about.
+	Wide     bool
+	Failures []string
+	Skips    []string
 
 	began   time.Time
 	outputs map[string][]string

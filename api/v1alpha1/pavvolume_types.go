@@ -7,9 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// VolumePhase is where a PavVolume is in its life. The phase says which controller
-// writes the status: provision up to Created and in Disputed, reclaim in Undoing and
-// Deleting. While it is Created, expand writes expansion and capacity.
+// VolumePhase is where a PavVolume is in its life. Controller pavvolume
+// writes the status. While the volume is Created, expand writes expansion and capacity.
 //
 //	Pending -> Validating -> Creating -> Created -> Deleting -> (gone)
 //	   ^           |            |           |

@@ -129,7 +129,7 @@ func (r *Reconciler) readClaim(ctx context.Context, v *View) error {
 // liveClaim returns the claim for which a volume may be staged. It sets Missing if no pod of
 // the node uses the claim, and sets Awaited.
 //
-// A volume that is being deleted is not staged. The reclaim controller writes its record before
+// A volume that is being deleted is not staged. Controller pavvolume writes its record before
 // it looks for stages. The stage exists before liveClaim reads the record. So one of the two
 // sees the other. All requests to the API server run at once, because a pod waits.
 func (r *Reconciler) liveClaim(ctx context.Context, v *View) (*corev1.PersistentVolumeClaim, error) {

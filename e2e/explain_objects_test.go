@@ -9,10 +9,8 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pav "tarn.dev/tarn/api/pav/v1alpha1"
@@ -71,38 +69,6 @@ func read[T client.Object](s *scenario, o T) T {
 		s.t.Fatalf("reading %s: %v", describe(o), err)
 	}
 	return o
-}
-
-// byHand makes a handwritten volume of a directory, of 2Mi and without class.
-func (s *scenario) byHand(suffix string, edits ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
-	s.t.Helper()
-	vol := &corev1.PersistentVolume{ObjectMeta: named(s.name + "-" + suffix), Spec: corev1.PersistentVolumeSpec{
-		Capacity: size("2Mi"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, StorageClassName: s.name + "-by-hand",
-		PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp"}},
-	}}
-	for _, edit := range edits {
-		edit(vol)
-	}
-	s.create(vol)
-	s.t.Cleanup(func() { s.deleteIfThere(vol) })
-	return vol
-}
-
-// naming makes a claim that names its volume.
-func (s *scenario) naming(name, volume string) *corev1.PersistentVolumeClaim {
-	s.t.Helper()
-	return s.claimWith(name, func(claim *corev1.PersistentVolumeClaim) {
-		claim.Spec.StorageClassName, claim.Spec.VolumeName = ptr.To(s.name+"-by-hand"), volume
-	})
-}
-
-// hold keeps an object in deletion until unhold.
-func (s *scenario) hold(o client.Object) {
-	s.t.Helper()
-	if err := suite.live.Patch(s.ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/audit"]}}`))); err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { s.unhold(o) })
 }
 
 // unhold removes every finalizer of an object, as an administrator does to delete it by force.

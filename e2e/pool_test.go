@@ -164,20 +164,6 @@ func TestAClaimIsServedFromAPoolThatFillsUpAgain(t *testing.T) {
 	}
 }
 
-// change patches the spec of a set.
-func (s *scenario) change(set *tarn.PersistentVolumeSet, edit func(*tarn.PersistentVolumeSet)) {
-	s.t.Helper()
-	now := &tarn.PersistentVolumeSet{ObjectMeta: named(set.Name)}
-	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(now), now); err != nil {
-		s.t.Fatal(err)
-	}
-	before := now.DeepCopy()
-	edit(now)
-	if err := suite.live.Patch(s.ctx, now, client.MergeFrom(before)); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
 // poolMoments are the points in the life of a spare at which the controller is killed.
 var poolMoments = []struct {
 	name    string

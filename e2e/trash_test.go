@@ -5,7 +5,6 @@ package e2e
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -161,20 +160,6 @@ func TestTrashGivesAClaimBackWithItsData(t *testing.T) {
 	if left := entriesOf(t, shelf); len(left) != 0 {
 		t.Errorf("purged, there are folders %q; the record has another claim's uid", left)
 	}
-}
-
-// held waits until a claimed volume has a retention, whatever its source.
-func (s *scenario) held(vol *corev1.PersistentVolume, retention string) {
-	s.t.Helper()
-	now := vol.DeepCopy()
-	s.await("volume "+vol.Name+" to be held for "+retention, func() (bool, string) {
-		if err := s.get(now); err != nil {
-			return false, err.Error()
-		}
-		policy := now.Spec.PersistentVolumeReclaimPolicy
-		return policy == corev1.PersistentVolumeReclaimRetain && now.Annotations[tarn.AnnotationHeldFor] == retention,
-			fmt.Sprintf("it has policy %s and annotations %v", policy, now.Annotations)
-	})
 }
 
 // trashIsEmptied in time though the controller is killed.

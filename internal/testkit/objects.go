@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
@@ -28,9 +27,6 @@ func apply[T any](object T, changes []With[T]) T {
 
 // Noon is the time at which the worlds of unit tests begin.
 var Noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-
-// Deleted says that an object's deletion was requested at Noon.
-func Deleted[T client.Object](o T) { o.SetDeletionTimestamp(&metav1.Time{Time: Noon}) }
 
 // Storage is the resource list of a size.
 func Storage(size string) corev1.ResourceList {
@@ -69,13 +65,6 @@ func Using(claims ...string) With[*corev1.Pod] {
 // InPhase gives a pod its phase.
 func InPhase(phase corev1.PodPhase) With[*corev1.Pod] {
 	return func(p *corev1.Pod) { p.Status.Phase = phase }
-}
-
-// BoundTo binds a claim to a volume.
-func BoundTo(volume string) With[*corev1.PersistentVolumeClaim] {
-	return func(c *corev1.PersistentVolumeClaim) {
-		c.Spec.VolumeName, c.Status.Phase = volume, corev1.ClaimBound
-	}
 }
 
 // ClaimRef is the reference of a volume to its claim.
@@ -171,20 +160,5 @@ func Volume(record *tarnv1.PavVolume, changes ...With[*corev1.PersistentVolume])
 			},
 		},
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
-	}, changes)
-}
-
-// Stage builds the stage of a volume on a node, with both finalizers.
-func Stage(volume *corev1.PersistentVolume, node string, changes ...With[*tarnv1.PavStage]) *tarnv1.PavStage {
-	provisioner := ""
-	if volume.Spec.CSI != nil {
-		provisioner = volume.Spec.CSI.Driver
-	}
-	return apply(&tarnv1.PavStage{
-		ObjectMeta: metav1.ObjectMeta{Name: tarnv1.StageName(volume.UID, node, false), Finalizers: []string{tarnv1.FinalizerStagePod, tarnv1.FinalizerStageNode}},
-		Spec: tarnv1.PavStageSpec{
-			Provisioner: tarnv1.ProvisionerReference{Name: provisioner, UID: types.UID(provisioner + "-uid")},
-			VolumeName:  volume.Name, VolumeUID: volume.UID, NodeName: node,
-		},
 	}, changes)
 }

@@ -148,7 +148,7 @@ func (u *uninstaller) letVolumesGo(ctx context.Context, in *installed) error {
 			metav1.SetMetaDataAnnotation(&v.ObjectMeta, tarnv1.AnnotationKept, string(v.UID))
 		}
 		if ours {
-			controllerutil.RemoveFinalizer(v, kube.FinalizerExternalProvisioner)
+			controllerutil.RemoveFinalizer(v, volume.FinalizerExternal)
 		}
 		if err := u.client.Patch(ctx, v, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("releasing PersistentVolume %s: %w", v.Name, err)

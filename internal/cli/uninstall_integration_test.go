@@ -31,6 +31,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // finishNamespaces acts as Kubernetes' namespace controller, which does not run here.
@@ -56,7 +57,7 @@ func furnished(ctx context.Context, t *testing.T, c client.Client) *corev1.Persi
 	record := testkit.Record(testkit.Claim("shop", "data", "u", "shelf"), "shelf", tarnv1.VolumeCreated)
 	record.UID = ""
 	vol := testkit.Volume(record, func(v *corev1.PersistentVolume) {
-		v.UID, v.Finalizers = "", []string{kube.FinalizerExternalProvisioner}
+		v.UID, v.Finalizers = "", []string{volume.FinalizerExternal}
 	})
 	driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "shelf", Labels: map[string]string{tarnv1.LabelProvisioner: "shelf"}}}
 	for _, o := range []client.Object{provisioner, record, vol, driver} {
@@ -163,7 +164,7 @@ func TestUninstallingLeavesVolumesThatAreKeptAndNothingElse(t *testing.T) {
 	if err := c.Get(ctx, client.ObjectKeyFromObject(vol), vol); err != nil {
 		t.Fatal(err)
 	}
-	if vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || slices.Contains(vol.Finalizers, kube.FinalizerExternalProvisioner) || vol.DeletionTimestamp != nil || vol.Annotations[tarnv1.AnnotationKept] != string(vol.UID) {
+	if vol.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || slices.Contains(vol.Finalizers, volume.FinalizerExternal) || vol.DeletionTimestamp != nil || vol.Annotations[tarnv1.AnnotationKept] != string(vol.UID) {
 		t.Errorf("the volume is not left to itself, for a later Tarn to know: %+v", vol)
 	}
 	nothingOfTarn(ctx, t, c)

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/volume"
 )
 
 func handlesIn(objects ...client.Object) client.Client {
@@ -57,7 +58,7 @@ func TestAHandleIsLetGoByWhatIsBeingDeleted(t *testing.T) {
 	const created, deleting = tarnv1.VolumeCreated, tarnv1.VolumeDeleting
 	claim := claimOf("u1", "", corev1.ClaimPending)
 	goes := func(vol *corev1.PersistentVolume) {
-		vol.DeletionTimestamp, vol.Finalizers = &metav1.Time{Time: metav1.Now().Time}, []string{FinalizerExternalProvisioner}
+		vol.DeletionTimestamp, vol.Finalizers = &metav1.Time{Time: metav1.Now().Time}, []string{volume.FinalizerExternal}
 	}
 	retain := func(vol *corev1.PersistentVolume) {
 		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain

@@ -10,10 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// FinalizerExternalProvisioner keeps a PersistentVolume until its provisioner has destroyed the
-// storage behind it. The name is Kubernetes' own.
-const FinalizerExternalProvisioner = "external-provisioner.volume.kubernetes.io/finalizer"
-
 // Get reads an object into into. The result is nil if the object does not exist.
 func Get[T client.Object](ctx context.Context, reader client.Reader, key client.ObjectKey, into T, options ...client.GetOption) (T, error) {
 	var none T

@@ -25,6 +25,7 @@ import (
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/steppod/steppodtest"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // The nodes that the scheduler selects, in this order.
@@ -79,7 +80,7 @@ func newCluster(t *testing.T, config *rest.Config, name string, l life) *cluster
 	})))
 	c.claim = testkit.Claim("default", name, "", name, func(claim *corev1.PersistentVolumeClaim) {
 		if l.waits {
-			claim.Annotations[annSelectedNode] = firstNode
+			claim.Annotations[volume.AnnSelectedNode] = firstNode
 		}
 	})
 	if l.again {
@@ -258,8 +259,8 @@ func (c *cluster) serve(s sight) {
 	case c.life.deleted == onceCreated && s.record != nil && s.record.Status.Phase == tarnv1.VolumeCreated,
 		c.life.deleted == onceWritten && s.volume != nil:
 		_ = c.Client.Delete(c.Ctx, s.claim)
-	case c.life.waits && s.claim.Annotations[annSelectedNode] == "":
-		metav1.SetMetaDataAnnotation(&s.claim.ObjectMeta, annSelectedNode, secondNode)
+	case c.life.waits && s.claim.Annotations[volume.AnnSelectedNode] == "":
+		metav1.SetMetaDataAnnotation(&s.claim.ObjectMeta, volume.AnnSelectedNode, secondNode)
 		_ = c.Client.Update(c.Ctx, s.claim)
 	case c.life.deleted == "" && s.volume != nil && s.claim.Spec.VolumeName == "":
 		s.claim.Spec.VolumeName = s.volume.Name
@@ -314,7 +315,7 @@ func (c *cluster) push(record *tarnv1.PavVolume) {
 
 // unprotect removes Kubernetes' own finalizers.
 func (c *cluster) unprotect(o client.Object) {
-	kept := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return f != kube.FinalizerExternalProvisioner })
+	kept := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return f != volume.FinalizerExternal })
 	if len(kept) != len(o.GetFinalizers()) {
 		o.SetFinalizers(kept)
 		_ = c.Client.Update(c.Ctx, o)

@@ -23,6 +23,7 @@ import (
 	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;patch
@@ -134,7 +135,7 @@ func claimIndexes() map[string]client.IndexerFunc {
 	return map[string]client.IndexerFunc{
 		indexClaimUID:         kube.UIDOf,
 		indexClaimProvisioner: waiting(provisionerName),
-		indexClaimClass:       waiting(className),
+		indexClaimClass:       waiting(volume.ClassOf),
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/action"
-	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -25,7 +24,7 @@ func nobodys(vol *corev1.PersistentVolume)  { vol.Spec.ClaimRef = nil }
 func promised(vol *corev1.PersistentVolume) { vol.Spec.ClaimRef.UID = "" }
 func going(vol *corev1.PersistentVolume)    { vol.DeletionTimestamp = &metav1.Time{Time: now} }
 func finalized(vol *corev1.PersistentVolume) {
-	vol.Finalizers = []string{kube.FinalizerExternalProvisioner}
+	vol.Finalizers = []string{volume.FinalizerExternal}
 }
 func protectedFromDeletion(vol *corev1.PersistentVolume) {
 	vol.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"}

@@ -71,7 +71,7 @@ func planClaim(v *View) Plan {
 	if v.Class == nil || v.Class.Provisioner != name {
 		return Plan{} // the binder reports a missing class; its creation enqueues the claim
 	}
-	if v.Class.VolumeBindingMode != nil && *v.Class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer && c.Annotations[annSelectedNode] == "" {
+	if v.Class.VolumeBindingMode != nil && *v.Class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer && c.Annotations[volume.AnnSelectedNode] == "" {
 		return Plan{}
 	}
 	if cause, why := unservable(v); cause != "" {
@@ -149,7 +149,7 @@ func planPending(v *View, now time.Time) Plan {
 	if at := v.Record.Status.NextAttemptTime; at != nil && now.Before(at.Time) && !mended(v) && !steppod.Retried(v.Record, tarnv1.StepCreation, v.Record.Status.Attempts) {
 		return Plan{Next: at.Time}
 	}
-	if followsNode(v) && v.Claim.Annotations[annSelectedNode] == "" {
+	if followsNode(v) && v.Claim.Annotations[volume.AnnSelectedNode] == "" {
 		return Plan{} // the scheduler's choice is an event of the claim
 	}
 	return Plan{Act: ActBegin}

@@ -15,6 +15,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 func pod(o steppod.Observation) func(*View) {
@@ -64,7 +65,7 @@ func onNode(name string) testkit.With[*tarnv1.PavVolume] {
 func onOne(selected string) func(*View) {
 	return func(v *View) {
 		v.Provisioner.Spec.Topology = pavv1.TopologyNode
-		v.Claim.Annotations[annSelectedNode] = selected
+		v.Claim.Annotations[volume.AnnSelectedNode] = selected
 	}
 }
 
@@ -104,11 +105,11 @@ func TestAClaimGetsARecordWhen(t *testing.T) {
 			viewOf(func(v *View) { v.Class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer) }), "", ""},
 		{"case 117: a node is selected", viewOf(func(v *View) {
 			v.Class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
-			v.Claim.Annotations[annSelectedNode] = "n1"
+			v.Claim.Annotations[volume.AnnSelectedNode] = "n1"
 		}), "Record", ""},
 		{"case 117: another driver's claim is left alone", viewOf(func(v *View) { v.Provisioner, v.DriverKnown = nil, true }), "", ""},
 		{"a name no PavProvisioner can have is left alone", viewOf(func(v *View) {
-			v.Provisioner, v.Claim.Annotations[annProvisioner] = nil, "rancher.io/local-path"
+			v.Provisioner, v.Claim.Annotations[volume.AnnProvisioner] = nil, "rancher.io/local-path"
 		}), "", ""},
 		{"a missing provisioner is told", viewOf(func(v *View) { v.Provisioner = nil }), "", `there is no PavProvisioner "prov"`},
 		{"a provisioner under deletion is told", viewOf(func(v *View) { v.Provisioner.DeletionTimestamp = &metav1.Time{Time: now} }), "", "under deletion"},
@@ -174,7 +175,7 @@ func TestARecordGoesOnBy(t *testing.T) {
 		{"case 119: Pending gives its node back after a failure there", viewOf(recordIn(tarnv1.VolumePending, onNode("n1")), onOne("n1")), "Reschedule", time.Time{}},
 		{"case 119: Pending waits for the scheduler to select a node again", viewOf(recordIn(tarnv1.VolumePending, onNode("")), onOne("")), "", time.Time{}},
 		{"case 119: Pending begins on the node that is selected", viewOf(recordIn(tarnv1.VolumePending, onNode("")), onOne("n2")), "Begin", time.Time{}},
-		{"case 119: Pending of a volume for every node keeps the selected node", viewOf(recordIn(tarnv1.VolumePending, onNode("")), func(v *View) { v.Claim.Annotations[annSelectedNode] = "n1" }), "Begin", time.Time{}},
+		{"case 119: Pending of a volume for every node keeps the selected node", viewOf(recordIn(tarnv1.VolumePending, onNode("")), func(v *View) { v.Claim.Annotations[volume.AnnSelectedNode] = "n1" }), "Begin", time.Time{}},
 
 		{"Validating starts a pod that is not there", viewOf(recordIn(tarnv1.VolumeValidating), pod(steppod.Observation{State: steppod.PodAbsent})), "Restart", time.Time{}},
 		{"Validating waits for a running pod", viewOf(recordIn(tarnv1.VolumeValidating), pod(steppod.Observation{State: steppod.PodRunning, CheckAt: later.Time})), "", later.Time},

@@ -207,7 +207,7 @@ func (r *reconciler) keep(ctx context.Context, v *View) error {
 func (r *reconciler) removeRecord(ctx context.Context, v *View, live *corev1.PersistentVolume) error {
 	var first []action.Action
 	if live != nil {
-		first = append(first, action.RemoveFinalizer{Object: live, Name: kube.FinalizerExternalProvisioner})
+		first = append(first, action.RemoveFinalizer{Object: live, Name: volume.FinalizerExternal})
 	}
 	if v.Record.DeletionTimestamp == nil {
 		first = append(first, action.Delete{Object: v.Record})

@@ -21,6 +21,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // try reconciles the volume of claim u1.
@@ -34,7 +35,7 @@ func (w *world) try() error {
 func releasedWith(t *testing.T, uid types.UID, changes ...testkit.With[*corev1.PersistentVolumeClaim]) *world {
 	t.Helper()
 	v := endingOf(tarnv1.VolumeCreated, volumeIs(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete, false))
-	v.Record.Finalizers, v.Volume.Finalizers = []string{tarnv1.FinalizerRecord}, []string{kube.FinalizerExternalProvisioner}
+	v.Record.Finalizers, v.Volume.Finalizers = []string{tarnv1.FinalizerRecord}, []string{volume.FinalizerExternal}
 	changes = append([]testkit.With[*corev1.PersistentVolumeClaim]{func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = v.Volume.Name }}, changes...)
 	return newWorld(t, v.Record, v.Volume, v.Provisioner, testkit.Claim("ns", "data", uid, "prov", changes...))
 }
@@ -241,7 +242,7 @@ func (w *world) goesInOrder(number string) {
 			return c.Delete(ctx, o, opts...)
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
-			if _, vol := o.(*corev1.PersistentVolume); vol && !slices.Contains(o.GetFinalizers(), kube.FinalizerExternalProvisioner) {
+			if _, vol := o.(*corev1.PersistentVolume); vol && !slices.Contains(o.GetFinalizers(), volume.FinalizerExternal) {
 				gone = append(gone, "finalizer")
 			}
 			return c.Patch(ctx, o, patch, opts...)

@@ -10,9 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 func TestAForgottenVolumeGoesAndItsStorageIsTold(t *testing.T) {
@@ -20,7 +20,7 @@ func TestAForgottenVolumeGoesAndItsStorageIsTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := endingOf(tarnv1.VolumeDeleting, withVolume(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete), forgotten)
 			v.Record.Finalizers, v.Record.Status.Handle = []string{tarnv1.FinalizerRecord}, "shelf-7"
-			v.Volume.Finalizers = []string{kube.FinalizerExternalProvisioner}
+			v.Volume.Finalizers = []string{volume.FinalizerExternal}
 			objects := []client.Object{v.Record, v.Provisioner}
 			if withIt {
 				objects = append(objects, v.Volume)

@@ -90,7 +90,7 @@ func (r *reconciler) gatherClaim(ctx context.Context, v *View) (err error) {
 }
 
 func (r *reconciler) gatherClass(ctx context.Context, v *View) (err error) {
-	if class := className(v.Claim); class != "" {
+	if class := volume.ClassOf(v.Claim); class != "" {
 		v.Class, err = kube.Get(ctx, r.client, client.ObjectKey{Name: class}, &storagev1.StorageClass{})
 	}
 	return err

@@ -15,6 +15,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // made is a claim and its record, whose creation returned a handle.
@@ -244,7 +245,7 @@ func TestACreationWaitsWhileTheHolderOfItsHandleIsDeleted(t *testing.T) {
 		"validated on a node": {named(true, func(p *pavv1.PavProvisioner) { p.Spec.Topology = pavv1.TopologyNode }), tarnv1.VolumeValidating, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			claim := testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) { c.Annotations[annSelectedNode] = "n1" })
+			claim := testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = "n1" })
 			record := testkit.Record(claim, "prov", c.phase, func(r *tarnv1.PavVolume) { r.Spec.WaitsForNode, r.Status.PodNamespace = true, "default" })
 			_, other := made("u2", "prov-7", tarnv1.VolumeDeleting)
 			w := newWorld(t, claim, record, other, c.provisioner, testkit.Class("prov"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})

@@ -24,8 +24,8 @@ func (r *reconciler) takeNode(ctx context.Context, v *View) error {
 	if err != nil {
 		return err
 	}
-	selected := v.Claim.Annotations[annSelectedNode]
-	if claim == nil || claim.Annotations[annSelectedNode] != selected {
+	selected := v.Claim.Annotations[volume.AnnSelectedNode]
+	if claim == nil || claim.Annotations[volume.AnnSelectedNode] != selected {
 		return kube.ErrStale
 	}
 	v.Record = v.Record.DeepCopy()
@@ -45,7 +45,7 @@ func (r *reconciler) takeNode(ctx context.Context, v *View) error {
 	case volume.Allows(class.AllowedTopologies, node.Labels):
 		return nil
 	}
-	return &steppod.StepError{Step: tarnv1.StepCreation, Reason: reason, Message: fmt.Sprintf("node %q, which annotation %s of the claim selects, %s", selected, annSelectedNode, why)}
+	return &steppod.StepError{Step: tarnv1.StepCreation, Reason: reason, Message: fmt.Sprintf("node %q, which annotation %s of the claim selects, %s", selected, volume.AnnSelectedNode, why)}
 }
 
 // nodeGone returns a StepError if the attempt's node is gone. No pod of the attempt can run there.
@@ -101,10 +101,10 @@ func (r *reconciler) reschedule(ctx context.Context, v *View) error {
 		return err
 	}
 	live, err := r.liveClaim(ctx, v)
-	if err != nil || live == nil || live.Annotations[annSelectedNode] != node {
+	if err != nil || live == nil || live.Annotations[volume.AnnSelectedNode] != node {
 		return err
 	}
 	free := live.DeepCopy()
-	delete(free.Annotations, annSelectedNode)
+	delete(free.Annotations, volume.AnnSelectedNode)
 	return r.runner.Do(ctx, action.Patch{From: live, To: free})
 }

@@ -14,13 +14,14 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 func TestCase119ANodeThatWasGivenBackIsNotTriedAgainByACacheThatIsBehind(t *testing.T) {
 	chosen := func(node string) *corev1.PersistentVolumeClaim {
 		return testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) {
 			if node != "" {
-				c.Annotations[annSelectedNode] = node
+				c.Annotations[volume.AnnSelectedNode] = node
 			}
 		})
 	}
@@ -46,7 +47,7 @@ func TestCase119ANodeThatTheClassDoesNotAllowIsRefusedAndGivenBack(t *testing.T)
 		}}}}
 	})
 	claim := func(node string) *corev1.PersistentVolumeClaim {
-		return testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) { c.Annotations[annSelectedNode] = node })
+		return testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = node })
 	}
 	snapshot, err := steppod.SnapshotClass(class)
 	if err != nil {
@@ -88,15 +89,15 @@ func TestCase119ANodeThatTheClassDoesNotAllowIsRefusedAndGivenBack(t *testing.T)
 			w.look("u1")
 			live := claim("")
 			w.must(w.store.Get(t.Context(), client.ObjectKeyFromObject(live), live))
-			if now := w.record("u1").Status; live.Annotations[annSelectedNode] != "" || now.NodeName != "" || now.Phase != tarnv1.VolumePending {
-				t.Errorf("the claim says node %q, the record node %q in %s, want neither, in Pending", live.Annotations[annSelectedNode], now.NodeName, now.Phase)
+			if now := w.record("u1").Status; live.Annotations[volume.AnnSelectedNode] != "" || now.NodeName != "" || now.Phase != tarnv1.VolumePending {
+				t.Errorf("the claim says node %q, the record node %q in %s, want neither, in Pending", live.Annotations[volume.AnnSelectedNode], now.NodeName, now.Phase)
 			}
 		})
 	}
 }
 
 func TestAnAttemptWhoseNodeIsGoneIsGivenUp(t *testing.T) {
-	claim := testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) { c.Annotations[annSelectedNode] = "n1" })
+	claim := testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = "n1" })
 	p := testkit.Provisioner("prov", func(p *pavv1.PavProvisioner) {
 		p.Spec.Topology, p.Spec.VolumeValidation = pavv1.TopologyNode, p.Spec.VolumeCreation.DeepCopy()
 	})
@@ -124,7 +125,7 @@ func TestAnAttemptWhoseNodeIsGoneIsGivenUp(t *testing.T) {
 }
 
 func TestNoCreationBeginsOnANodeThatWentDuringTheValidation(t *testing.T) {
-	claim := testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) { c.Annotations[annSelectedNode] = "n1" })
+	claim := testkit.Claim("ns", "data", "u1", "prov", func(c *corev1.PersistentVolumeClaim) { c.Annotations[volume.AnnSelectedNode] = "n1" })
 	p := testkit.Provisioner("prov", func(p *pavv1.PavProvisioner) {
 		p.Spec.Topology, p.Spec.VolumeValidation = pavv1.TopologyNode, p.Spec.VolumeCreation.DeepCopy()
 	})

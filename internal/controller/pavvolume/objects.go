@@ -15,18 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
-)
-
-// Kubernetes' own annotations; see the binder's contract with external provisioners.
-const (
-	annProvisioner     = "volume.kubernetes.io/storage-provisioner"
-	annBetaProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
-	annSelectedNode    = "volume.kubernetes.io/selected-node"
-	annBetaClass       = "volume.beta.kubernetes.io/storage-class"
-	annProvisionedBy   = "pv.kubernetes.io/provisioned-by"
 )
 
 // volumeName is the name of a claim's record and volume.
@@ -39,22 +29,15 @@ func claimUID(volumeName string) (types.UID, bool) {
 
 // provisionerName is the provisioner that the binder called, empty if it has not called one.
 func provisionerName(claim *corev1.PersistentVolumeClaim) string {
-	if name := claim.Annotations[annProvisioner]; name != "" {
+	if name := claim.Annotations[volume.AnnProvisioner]; name != "" {
 		return name
 	}
-	return claim.Annotations[annBetaProvisioner]
+	return claim.Annotations[volume.AnnBetaProvisioner]
 }
 
 // mayBeOurs says whether a provisioner's name may be a PavProvisioner's, which is a DNS label. Most
 // names of others contain a dot.
 func mayBeOurs(provisioner string) bool { return len(validation.IsDNS1123Label(provisioner)) == 0 }
-
-func className(claim *corev1.PersistentVolumeClaim) string {
-	if name, ok := claim.Annotations[annBetaClass]; ok {
-		return name
-	}
-	return ptr.Deref(claim.Spec.StorageClassName, "")
-}
 
 // newRecord builds the PavVolume of a claim.
 func newRecord(v *View) (*tarnv1.PavVolume, error) {
@@ -100,8 +83,8 @@ func newVolume(record *tarnv1.PavVolume) (*corev1.PersistentVolume, error) {
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        record.Name,
-			Annotations: map[string]string{annProvisionedBy: record.Spec.Provisioner.Name, tarnv1.AnnotationRecord: string(record.UID)},
-			Finalizers:  []string{kube.FinalizerExternalProvisioner},
+			Annotations: map[string]string{volume.AnnProvisionedBy: record.Spec.Provisioner.Name, tarnv1.AnnotationRecord: string(record.UID)},
+			Finalizers:  []string{volume.FinalizerExternal},
 		},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(record.Status.Capacity, resource.BinarySI)},

@@ -26,7 +26,7 @@ func TestOnlyClaimsThatMayBeOursAreLookedAt(t *testing.T) {
 	asking := func(provisioner string) *corev1.PersistentVolumeClaim {
 		claim := &corev1.PersistentVolumeClaim{}
 		if provisioner != "" {
-			claim.Annotations = map[string]string{annProvisioner: provisioner}
+			claim.Annotations = map[string]string{volume.AnnProvisioner: provisioner}
 		}
 		return claim
 	}

@@ -63,12 +63,12 @@ func (r *reconciler) gatherStranger(ctx context.Context, v *View) (err error) {
 func planStranger(v *View, now time.Time) Plan {
 	vol := v.Volume
 	if vol.DeletionTimestamp != nil && vol.Annotations[tarnv1.AnnotationRecord] != "" && vol.Status.Phase != corev1.VolumeBound &&
-		controllerutil.ContainsFinalizer(vol, kube.FinalizerExternalProvisioner) {
+		controllerutil.ContainsFinalizer(vol, volume.FinalizerExternal) {
 		record := &tarnv1.PavVolume{}
 		record.Name = vol.Name
 		return Plan{Actions: []action.Action{
 			action.ConfirmAbsent{Object: record},
-			action.RemoveFinalizer{Object: vol, Name: kube.FinalizerExternalProvisioner},
+			action.RemoveFinalizer{Object: vol, Name: volume.FinalizerExternal},
 			action.Emit{About: vol, Type: corev1.EventTypeWarning, Reason: eventDeleteFailed, Doing: "Forget", Note: fmt.Sprintf(
 				"the PavVolume of this volume was removed by force, so its storage is not deleted; delete %q of %q by hand", vol.Spec.CSI.VolumeHandle, vol.Spec.CSI.Driver)},
 		}}

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
-	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -100,7 +99,7 @@ func (w *world) provision(c *corev1.PersistentVolumeClaim, used bool) {
 		return
 	}
 	err := w.Client.Create(w.Ctx, &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(c.UID), Annotations: map[string]string{volume.AnnProvisionedBy: class.Provisioner}, Finalizers: []string{kube.FinalizerExternalProvisioner}},
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-" + string(c.UID), Annotations: map[string]string{volume.AnnProvisionedBy: class.Provisioner}, Finalizers: []string{volume.FinalizerExternal}},
 		Spec: corev1.PersistentVolumeSpec{
 			StorageClassName: class.Name, Capacity: c.Spec.Resources.Requests, AccessModes: c.Spec.AccessModes,
 			PersistentVolumeReclaimPolicy: *class.ReclaimPolicy, ClaimRef: testkit.ClaimRef(c),

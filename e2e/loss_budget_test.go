@@ -77,7 +77,7 @@ func TestAPodThatABudgetKeepsIsEvictedWhenItLetsItGo(t *testing.T) {
 
 	s.gone(free)
 	s.told(free, "RestartedForVolume", claim.Spec.VolumeName, "this pod is evicted")
-	s.told(kept, "RestartRefused", claim.Spec.VolumeName, "cannot be evicted yet", "The disruption budget "+budget.Name+" needs 1 healthy pods", "tried again")
+	s.told(kept, "RestartRefused", claim.Spec.VolumeName, "cannot be evicted yet", "The disruption budget "+budget.Name+" needs 1 healthy pods", "eviction is retried")
 	waits := s.stageOf("waiting for the budget", func(g *tarn.PavStage) bool {
 		left := g.Status.Pod.Evictions
 		return len(left) == 1 && left[0].PodUID == kept.UID && left[0].Refusals > 1 && containsAll(left[0].Message, []string{budget.Name})

@@ -30,13 +30,12 @@ func TestAVolumeWrittenByHandPassesTarnPavTest(t *testing.T) {
 	shown := objectFile(t, "PersistentVolume", fields{"metadata": fields{"name": "any"}, "spec": fields{
 		"capacity": fields{"storage": "2Gi"}, "accessModes": []any{"ReadOnlyMany"}, "csi": fields{"driver": "any", "volumeHandle": "disk-7"},
 	}})
-	// The staging pod reads a Secret of the test's own namespace, which therefore has a fixed name.
-	const namespace = namePrefix + "try-with"
-	secret := objectFile(t, "Secret", fields{"metadata": fields{"name": "key"}, "stringData": fields{"word": "open"}})
+	// The staging pod reads a Secret of the namespace where step pods run.
+	const key = namePrefix + "try-key"
+	secret := objectFile(t, "Secret", fields{"metadata": fields{"name": key, "namespace": "tarn-volumes"}, "stringData": fields{"word": "open"}})
 	keyed := func(spec fields) {
 		pod := spec["volumeStaging"].(fields)["podTemplate"].(fields)
-		pod["metadata"] = fields{"namespace": namespace}
-		pod["spec"].(fields)["containers"].([]any)[0].(fields)["env"] = []any{fields{"name": "WORD", "valueFrom": fields{"secretKeyRef": fields{"name": "key", "key": "word"}}}}
+		pod["spec"].(fields)["containers"].([]any)[0].(fields)["env"] = []any{fields{"name": "WORD", "valueFrom": fields{"secretKeyRef": fields{"name": key, "key": "word"}}}}
 	}
 	staged := script{text: "mkdir /pav/volume && test {{ handle|tobash }}/{{ params.region|default('none')|tobash }} = "}
 	of := func(what string) script { return script{text: staged.text + what} }
@@ -51,7 +50,7 @@ func TestAVolumeWrittenByHandPassesTarnPavTest(t *testing.T) {
 		{"a made-up one", document(script{text: "mkdir /pav/volume"}, asIs), nil, 0, "bound", "of 1Gi, handle by-hand-"},
 		{"one that is given", document(of("disk-7/eu"), asIs), []string{"--volume", volume}, 0, "bound", "of 2Gi, handle disk-7"},
 		{"one that can only be read", document(script{text: "mkdir /pav/volume && echo a > /pav/volume/b"}, asIs), []string{"--volume", shown}, 0, "written", "read, not written: the volume is read-only"},
-		{"one with a Secret", document(script{text: "test $WORD = open && mkdir /pav/volume"}, keyed), []string{"--with", secret, "--namespace", namespace}, 0, "staged", "on node "},
+		{"one with a Secret", document(script{text: "test $WORD = open && mkdir /pav/volume"}, keyed), []string{"--with", secret}, 0, "staged", "on node "},
 		{"one that cannot be staged", document(of("disk-8/eu"), asIs), []string{"--volume", volume}, 1, "staged", "exited with 1"},
 		{"one that is refused", document(of("disk-7/eu"), small), []string{"--volume", volume}, 1, "staged", "spec.volumeValidation.maxCapacity"},
 	} {

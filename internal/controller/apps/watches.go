@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -71,11 +70,11 @@ func (r *reconciler) ofClaim(ctx context.Context, o client.Object) []reconcile.R
 	})...)
 }
 
-// ofClass enqueues the Apps that may have been rejected because of a class.
+// ofClass enqueues all Apps. It cannot choose those that were rejected because of a class: the
+// cache may show the class before it shows the status that says so, and nothing else would enqueue
+// the App then. Classes rarely change.
 func (r *reconciler) ofClass(ctx context.Context, _ client.Object) []reconcile.Request {
-	return r.apps(ctx, client.InNamespace(corev1.NamespaceAll), func(app *tarnv1.App) bool {
-		return meta.IsStatusConditionFalse(app.Status.Conditions, tarnv1.ConditionDeployed)
-	})
+	return r.apps(ctx, client.InNamespace(corev1.NamespaceAll), func(*tarnv1.App) bool { return true })
 }
 
 func (r *reconciler) apps(ctx context.Context, in client.InNamespace, concerned func(*tarnv1.App) bool) []reconcile.Request {
@@ -128,11 +127,6 @@ func trim(o any) (any, error) {
 		app := &tarnv1.App{TypeMeta: o.TypeMeta, ObjectMeta: trimMeta(&o.ObjectMeta)}
 		for i := range o.Spec.Volumes {
 			app.Spec.Volumes = append(app.Spec.Volumes, tarnv1.AppVolume{Name: o.Spec.Volumes[i].Name})
-		}
-		for _, c := range o.Status.Conditions {
-			if c.Type == tarnv1.ConditionDeployed {
-				app.Status.Conditions = []metav1.Condition{{Type: c.Type, Status: c.Status}}
-			}
 		}
 		return app, nil
 	}

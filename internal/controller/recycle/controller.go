@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -155,7 +154,8 @@ func mapStage(_ context.Context, o client.Object) []reconcile.Request {
 	return nil
 }
 
-// mapProvisioner enqueues the volumes that could not be recycled by this provisioner.
+// mapProvisioner enqueues the volumes of a provisioner. It cannot choose those that could not be
+// recycled: the cache may show the provisioner before it shows the condition that says so.
 func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reconcile.Request {
 	records := &tarnv1.PavVolumeList{}
 	if err := r.client.List(ctx, records, client.MatchingLabels{tarnv1.LabelProvisioner: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
@@ -164,9 +164,7 @@ func (r *reconciler) mapProvisioner(ctx context.Context, o client.Object) []reco
 	}
 	var requests []reconcile.Request
 	for i := range records.Items {
-		if meta.IsStatusConditionFalse(records.Items[i].Status.Conditions, tarnv1.ConditionRecycled) {
-			requests = append(requests, named(records.Items[i].Name)...)
-		}
+		requests = append(requests, named(records.Items[i].Name)...)
 	}
 	return requests
 }

@@ -304,9 +304,13 @@ func exits(pod *corev1.Pod, result *tarnv1.PodResult, without string) string {
 	return strings.Join(parts, "; ")
 }
 
-// exit says how a container has failed, with the last lines of its termination message.
+// exit says how a container has failed, with the last lines of its termination message. The
+// runtime's reason is shown where it tells more than the exit code, such as OOMKilled.
 func exit(container string, end *corev1.ContainerStateTerminated) string {
 	text := fmt.Sprintf("container %s exited with %d", container, end.ExitCode)
+	if end.Reason != "" && end.Reason != "Error" {
+		text += " (" + end.Reason + ")"
+	}
 	if words := terminationText(end.Message); words != "" {
 		text += ": " + words
 	}

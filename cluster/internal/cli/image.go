@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"tarn.dev/tarn/cluster/internal/image"
+	"tarn.dev/tarn/cluster/internal/layout"
 )
 
 func newImage(c *cluster) *cobra.Command {
@@ -37,11 +38,21 @@ func newImageImport(c *cluster) *cobra.Command {
 
 func newImageBuild(c *cluster) *cobra.Command {
 	var tag, rootfs, binary string
+	var packages []string
 	cmd := &cobra.Command{
-		Use:   "build --tag REF (--rootfs DIR | --binary FILE) [ENTRYPOINT...]",
-		Short: "Build an image from a directory or one static program, and import it",
-		Args:  cobra.ArbitraryArgs,
+		Use:   "build --tag REF (--packages NAME,... | --rootfs DIR | --binary FILE) [ENTRYPOINT...]",
+		Short: "Build an image from Debian packages, a directory or one static program, and import it",
+		Example: `  tarn-cluster image build --tag tarn.dev/btrfs:1 --packages btrfs-progs,mount
+  tarn-cluster image build --tag example.org/app:1 --binary bin/app`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(packages) > 0 {
+				archive, err := image.Packages(cmd.Context(), tag, packages, args, layout.CacheRoot(), func(line string) { fmt.Fprintln(cmd.ErrOrStderr(), line) })
+				if err != nil {
+					return err
+				}
+				return importArchive(cmd, c, archive)
+			}
 			dir, err := os.MkdirTemp("", "tarn-cluster-image-")
 			if err != nil {
 				return fmt.Errorf("creating a temporary directory: %w", err)
@@ -56,10 +67,11 @@ func newImageBuild(c *cluster) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&tag, "tag", "", "the image's reference, such as example.org/app:1")
+	flags.StringSliceVar(&packages, "packages", nil, "Debian packages that the image consists of, with what they depend on")
 	flags.StringVar(&rootfs, "rootfs", "", "directory that becomes the image's file system")
 	flags.StringVar(&binary, "binary", "", "static program that becomes the image's only file")
-	cmd.MarkFlagsOneRequired("rootfs", "binary")
-	cmd.MarkFlagsMutuallyExclusive("rootfs", "binary")
+	cmd.MarkFlagsOneRequired("packages", "rootfs", "binary")
+	cmd.MarkFlagsMutuallyExclusive("packages", "rootfs", "binary")
 	if err := cmd.MarkFlagRequired("tag"); err != nil {
 		panic(err) // the flag is defined four lines above
 	}

@@ -1,11 +1,14 @@
 package image
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -22,11 +25,14 @@ import (
 // recipe changes with the content of the base images, so that cached images are made again.
 const recipe = "4"
 
+// slimPackages are the programs that a script finds in debian:12-slim.
+var slimPackages = []string{
+	"base-files", "bash", "coreutils", "dash", "diffutils", "findutils", "grep", "gzip", "hostname", "mawk", "mount", "sed", "tar", "util-linux",
+}
+
 // toolPackages are the packages of the image that stands for ubuntu and alpine: shells and text
 // tools for the scripts of volume provisioners, and programs that make and mount file systems.
-var toolPackages = []string{
-	"base-files", "bash", "coreutils", "dash", "diffutils", "e2fsprogs", "findutils", "fuse3", "grep", "gzip", "hostname", "mawk", "mount", "sed", "tar", "util-linux",
-}
+var toolPackages = append([]string{"e2fsprogs", "fuse3"}, slimPackages...)
 
 // xfsPackages are the packages needed to make, grow and limit an xfs file system, by the beginning
 // of their names. The names contain numbers that differ between releases. The other dependencies,
@@ -47,11 +53,23 @@ func BaseArchive(ctx context.Context, pause, cache string, say func(string)) (st
 	if err != nil {
 		return "", fmt.Errorf("reading the pause program: %w", err)
 	}
-	archive := archiveOf(program, cache)
+	start := func() { say("building the base images from Debian packages (once for this machine, usually 15 s)") }
+	made, err := cached(archiveOf(program, cache), start, func() (map[string]v1.Image, error) {
+		return baseImages(ctx, program, debs{cache})
+	})
+	if errors.Is(err, exec.ErrNotFound) {
+		return "", fmt.Errorf("%w; install apt and dpkg, or copy the directory %s of another machine", err, cache)
+	}
+	return made, err
+}
+
+// cached returns an archive, and has its images built if there is none. It calls start before it
+// waits for another command that builds.
+func cached(archive string, start func(), build func() (map[string]v1.Image, error)) (string, error) {
 	if _, err := os.Stat(archive); err == nil {
 		return archive, nil
 	}
-	say("building the base images from Debian packages (once for this machine, usually 15 s)")
+	start()
 	unlock, err := layout.LockShared("images")
 	if err != nil {
 		return "", err
@@ -60,24 +78,29 @@ func BaseArchive(ctx context.Context, pause, cache string, say func(string)) (st
 	if _, err := os.Stat(archive); err == nil {
 		return archive, nil // made for another cluster meanwhile
 	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(archive), 0o755); err != nil {
 		return "", fmt.Errorf("creating the cache: %w", err)
 	}
-	images, err := baseImages(ctx, program, debs{cache})
+	images, err := build()
 	if err != nil {
-		return "", fmt.Errorf("building the base images: %w", err)
+		return "", fmt.Errorf("building images: %w", err)
 	}
 	return archive, save(archive, images)
 }
 
 // archiveOf names the archive by everything it is made from.
 func archiveOf(pause []byte, cache string) string {
-	release, err := os.ReadFile("/etc/os-release")
-	if err != nil {
-		release = []byte("unknown")
-	}
-	sum := sha256.Sum256(slices.Concat([]byte(recipe), release, pause))
+	sum := sha256.Sum256(slices.Concat([]byte(recipe), release(), pause))
 	return filepath.Join(cache, fmt.Sprintf("images-%x.tar", sum[:6]))
+}
+
+// release identifies the distribution the packages come from.
+func release() []byte {
+	text, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		return []byte("unknown")
+	}
+	return text
 }
 
 func baseImages(ctx context.Context, pause []byte, d debs) (map[string]v1.Image, error) {
@@ -166,6 +189,12 @@ func tools(ctx context.Context, d debs) (tree, error) {
 	if err != nil {
 		return nil, err
 	}
+	return system(ctx, d, files)
+}
+
+// system unpacks packages into a root file system, and makes what their scripts make when they are
+// installed. No such script runs.
+func system(ctx context.Context, d debs, files []string) (tree, error) {
 	t := base()
 	if err := d.unpack(ctx, t, files); err != nil {
 		return nil, err
@@ -174,13 +203,33 @@ func tools(ctx context.Context, d debs) (tree, error) {
 		delete(t, top)
 		t.link(top, "usr/"+top)
 	}
-	// Links that packages usually make with scripts when they are installed.
 	for link, target := range map[string]string{"usr/bin/sh": "dash", "usr/bin/awk": "mawk"} {
 		if !t.has(link) {
 			t.link(link, target)
 		}
 	}
+	t.trustAuthorities()
 	return t, nil
+}
+
+// trustAuthorities writes the file of certificates that TLS clients read, if the tree has the
+// package ca-certificates.
+func (t tree) trustAuthorities() {
+	const from = "usr/share/ca-certificates/"
+	var names []string
+	for name, e := range t {
+		if strings.HasPrefix(name, from) && strings.HasSuffix(name, ".crt") && e.header.Typeflag == tar.TypeReg {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names) // the same packages make the same image
+	var all []byte
+	for _, name := range names {
+		all = append(append(all, bytes.TrimSpace(t[name].content)...), '\n')
+	}
+	if len(all) > 0 {
+		t.file("etc/ssl/certs/ca-certificates.crt", 0o644, all)
+	}
 }
 
 // base is the directories and files every root file system has.
@@ -238,12 +287,13 @@ func save(archive string, images map[string]v1.Image) error {
 		}
 		tagged[ref] = image
 	}
-	var out bytes.Buffer
-	if err := tarball.MultiRefWrite(tagged, &out); err != nil {
-		return fmt.Errorf("packing images: %w", err)
-	}
 	next := archive + ".new"
-	if err := os.WriteFile(next, out.Bytes(), 0o644); err != nil {
+	defer os.Remove(next) // unless it has got its name
+	out, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", archive, err)
+	}
+	if err := errors.Join(tarball.MultiRefWrite(tagged, out), out.Close()); err != nil {
 		return fmt.Errorf("writing %s: %w", archive, err)
 	}
 	if err := os.Rename(next, archive); err != nil {

@@ -39,6 +39,87 @@ func (d debs) closure(ctx context.Context, packages []string) ([]string, error) 
 	return slices.Compact(all), nil
 }
 
+// resolved is a package that apt would install on an empty system.
+type resolved struct {
+	file string // its name in apt's cache
+	size int64
+}
+
+// resolve lists packages with everything they depend on, as apt would install them on an empty
+// system. Nothing that is installed on this machine counts.
+func (d debs) resolve(ctx context.Context, packages []string) ([]resolved, error) {
+	out, err := d.install(ctx, packages, "--print-uris", "-qq")
+	if err != nil {
+		return nil, err
+	}
+	var all []resolved
+	for line := range strings.Lines(string(out)) {
+		p := resolved{}
+		if _, err := fmt.Sscanf(line, "%s %s %d", new(string), &p.file, &p.size); err == nil {
+			all = append(all, p)
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("apt-get lists no files for packages %s", strings.Join(packages, ", "))
+	}
+	return all, nil
+}
+
+// download fetches packages and everything they depend on, and returns the files in the order of
+// apt. Files from an earlier download are kept and used.
+func (d debs) download(ctx context.Context, packages []string, say func(string)) ([]string, error) {
+	all, err := d.resolve(ctx, packages)
+	if err != nil {
+		return nil, err
+	}
+	kept := filepath.Join(d.cache, "packages")
+	if err := os.MkdirAll(filepath.Join(kept, "partial"), 0o755); err != nil {
+		return nil, fmt.Errorf("creating the package cache: %w", err)
+	}
+	files, missing, size := make([]string, len(all)), 0, int64(0)
+	for i, p := range all {
+		files[i] = filepath.Join(kept, p.file)
+		if info, err := os.Stat(files[i]); err != nil || info.Size() != p.size {
+			missing, size = missing+1, size+p.size
+		}
+	}
+	if missing > 0 {
+		say(fmt.Sprintf("downloading %d of %d Debian packages, %d MB", missing, len(all), (size+999_999)/1_000_000))
+		if _, err := d.install(ctx, packages, "--download-only", "-qq", "-o", "Dir::Cache::archives="+kept); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+// install runs apt-get install as on an empty system.
+func (d debs) install(ctx context.Context, packages []string, options ...string) ([]byte, error) {
+	state, err := os.MkdirTemp(d.cache, "state-")
+	if err != nil {
+		return nil, fmt.Errorf("creating an empty package list: %w", err)
+	}
+	defer os.RemoveAll(state)
+	status := filepath.Join(state, "status")
+	if err := os.WriteFile(status, nil, 0o644); err != nil {
+		return nil, fmt.Errorf("creating an empty package list: %w", err)
+	}
+	args := slices.Concat([]string{"install", "--yes", "--no-install-recommends", "-o", "Dir::State::status=" + status}, options, packages)
+	return apt(ctx, state, args...)
+}
+
+// apt runs apt-get. If that fails, apt runs it again after an update, because the machine's package
+// lists may be missing or old.
+func apt(ctx context.Context, dir string, args ...string) ([]byte, error) {
+	out, err := run(ctx, dir, "apt-get", args...)
+	if err == nil || errors.Is(err, exec.ErrNotFound) {
+		return out, err
+	}
+	if _, update := run(ctx, dir, "apt-get", "update", "-qq"); update != nil {
+		return nil, errors.Join(err, update)
+	}
+	return run(ctx, dir, "apt-get", args...)
+}
+
 // fetch downloads packages into the cache and returns their files.
 func (d debs) fetch(ctx context.Context, packages []string) ([]string, error) {
 	dir, err := os.MkdirTemp(d.cache, "debs-")
@@ -50,15 +131,8 @@ func (d debs) fetch(ctx context.Context, packages []string) ([]string, error) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("opening the package directory: %w", err)
 	}
-	args := append([]string{"download", "-qq"}, packages...)
-	if _, err := run(ctx, dir, "apt-get", args...); err != nil {
-		// The machine's package lists may be missing or old.
-		if _, update := run(ctx, dir, "apt-get", "update", "-qq"); update != nil {
-			return nil, errors.Join(err, update)
-		}
-		if _, err := run(ctx, dir, "apt-get", args...); err != nil {
-			return nil, err
-		}
+	if _, err := apt(ctx, dir, append([]string{"download", "-qq"}, packages...)...); err != nil {
+		return nil, err
 	}
 	kept := filepath.Join(d.cache, "debs")
 	if err := os.MkdirAll(kept, 0o755); err != nil {
@@ -130,7 +204,7 @@ func run(ctx context.Context, dir, program string, args ...string) ([]byte, erro
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	if err := cmd.Run(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
-			return nil, fmt.Errorf("program %s is missing: the base images are built from Debian packages; install apt and dpkg, or copy the cache of another machine to %s", program, "/var/cache/tarn-cluster")
+			return nil, fmt.Errorf("program %s is missing, and images are built from Debian packages: %w", program, exec.ErrNotFound)
 		}
 		last := strings.TrimSpace(complaint.String())
 		if i := strings.LastIndexByte(last, '\n'); i >= 0 {

@@ -193,6 +193,56 @@ func TestWhatCannotBecomeAnImageIsSaid(t *testing.T) {
 	}
 }
 
+func TestTheCertificatesOfAPackageAreWhereTLSClientsLook(t *testing.T) {
+	tr := tree{}
+	tr.trustAuthorities()
+	if len(tr) != 0 {
+		t.Errorf("a system without the package got %d files", len(tr))
+	}
+	tr.file("usr/share/ca-certificates/mozilla/b.crt", 0o644, []byte("B\n"))
+	tr.file("usr/share/ca-certificates/mozilla/a.crt", 0o644, []byte("A"))
+	tr.file("usr/share/ca-certificates/README", 0o644, []byte("x"))
+	tr.trustAuthorities()
+	if got := string(tr["etc/ssl/certs/ca-certificates.crt"].content); got != "A\nB\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestAnImageOfPackagesIsMadeOnceForItsTagAndPackages(t *testing.T) {
+	cache := t.TempDir()
+	build := func(tag string, packages ...string) (string, error) {
+		return Packages(t.Context(), tag, packages, nil, cache, func(string) {})
+	}
+	t.Setenv("PATH", "") // no apt-get, so nothing can be made
+	if _, err := build("x.org/a:1", "git"); err == nil || !strings.Contains(err.Error(), "Dockerfile") {
+		t.Errorf("without apt-get: %v, want another way", err)
+	}
+	if _, err := build("x.org/a:1", "git", "-o=x"); err == nil || !strings.Contains(err.Error(), `"-o=x" is not the name`) {
+		t.Errorf("for an option in place of a name: %v", err)
+	}
+	// An archive from an earlier run: its name tells what is in it.
+	archives := map[string]bool{}
+	for _, c := range []struct {
+		tag      string
+		packages []string
+	}{{"x.org/a:1", []string{"git"}}, {"x.org/b:1", []string{"git"}}, {"x.org/a:1", []string{"git", "fuse3"}}} {
+		name := packagesArchive(cache, c.tag, c.packages, nil)
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		archives[name] = true
+		if got, err := build(c.tag, c.packages...); got != name || err != nil {
+			t.Errorf("%s of %v: %s, %v; want %s", c.tag, c.packages, got, err, name)
+		}
+	}
+	if len(archives) != 3 {
+		t.Errorf("three images have archives %v", archives)
+	}
+	if packagesArchive(cache, "a", []string{"git", "fuse3"}, nil) != packagesArchive(cache, "a", []string{"fuse3", "git", "bash"}, nil) {
+		t.Error("another order of the same packages makes another image")
+	}
+}
+
 // store stands in for containerd's image store.
 type store struct {
 	images.ImagesClient

@@ -5,7 +5,10 @@ package provisioners
 
 import (
 	"embed"
+	"errors"
 	"fmt"
+	"io/fs"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -13,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-//go:embed */*.yaml
+//go:embed Dockerfile */*
 var files embed.FS
 
 // Names of the ready provisioners, sorted.
@@ -24,7 +27,9 @@ func Names() []string {
 	}
 	names := make([]string, 0, len(entries))
 	for _, entry := range entries {
-		names = append(names, entry.Name())
+		if entry.IsDir() {
+			names = append(names, entry.Name())
+		}
 	}
 	return names
 }
@@ -38,13 +43,57 @@ func Provisioner(name string) (*unstructured.Unstructured, error) {
 // Class gives the StorageClass of a name, as it serves clusters of several nodes.
 func Class(name string) (*unstructured.Unstructured, error) { return read(name, "class.yaml") }
 
-func read(name, file string) (*unstructured.Unstructured, error) {
+// Image gives the image that the pods of a provisioner use, and the Debian packages that its
+// Dockerfile installs. The embedded cluster makes the image from the same packages.
+func Image(name string) (reference string, packages []string, err error) {
+	template, err := content(name, "provisioner.yaml")
+	if err != nil {
+		return "", nil, err
+	}
+	image := imageField.FindSubmatch(template)
+	if image == nil {
+		return "", nil, fmt.Errorf("provisioner %s names no image", name)
+	}
+	reference = string(image[1])
+	// Provisioners without a Dockerfile share one.
+	dockerfile, err := files.ReadFile(name + "/Dockerfile")
+	if errors.Is(err, fs.ErrNotExist) {
+		dockerfile, err = files.ReadFile("Dockerfile")
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("reading the Dockerfile of provisioner %s: %w", name, err)
+	}
+	_, after, _ := strings.Cut(strings.ReplaceAll(string(dockerfile), "\\\n", " "), "apt-get install")
+	line, _, _ := strings.Cut(after, "\n")
+	line, _, _ = strings.Cut(line, "&&")
+	for word := range strings.FieldsSeq(line) {
+		if !strings.HasPrefix(word, "-") {
+			packages = append(packages, word)
+		}
+	}
+	if len(packages) == 0 {
+		return "", nil, fmt.Errorf("the Dockerfile of provisioner %s has no apt-get install line", name)
+	}
+	return reference, packages, nil
+}
+
+var imageField = regexp.MustCompile(`(?m)^[ -]*image: *"?([^"\s]+)`)
+
+func content(name, file string) ([]byte, error) {
 	if !slices.Contains(Names(), name) {
 		return nil, fmt.Errorf("there is no ready provisioner %q: take any of %s", name, strings.Join(Names(), ", "))
 	}
 	text, err := files.ReadFile(name + "/" + file)
 	if err != nil {
 		return nil, fmt.Errorf("reading the ready provisioner %s: %w", name, err)
+	}
+	return text, nil
+}
+
+func read(name, file string) (*unstructured.Unstructured, error) {
+	text, err := content(name, file)
+	if err != nil {
+		return nil, err
 	}
 	object := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal(text, &object.Object); err != nil {

@@ -1,0 +1,72 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	shelf "tarn.dev/tarn/provisioners"
+)
+
+// onTheShelf begins a case with a provisioner and a class of the directory provisioners, both under
+// the case's name. The image of its pods is made available first.
+func onTheShelf(t *testing.T, name string) *scenario {
+	t.Helper()
+	return onTheShelfWith(t, name, nil)
+}
+
+// onTheShelfWith is onTheShelf with further parameters of the class.
+func onTheShelfWith(t *testing.T, name string, parameters map[string]string) *scenario {
+	t.Helper()
+	s := begin(t, name)
+	s.needsThisMachine()
+	shelfImage(t, name)
+	provisioner, err := shelf.Provisioner(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	class, err := shelf.Class(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	provisioner.SetName(s.name)
+	s.create(provisioner)
+	class.SetName(s.name)
+	class.Object["provisioner"] = s.name
+	all, _ := class.Object["parameters"].(fields)
+	if all == nil {
+		all = fields{}
+	}
+	for parameter, value := range parameters {
+		all[parameter] = value
+	}
+	class.Object["parameters"] = all
+	s.create(class)
+	return s
+}
+
+// shelfImages has a function for each provisioner whose image a case has needed. The first call
+// makes the image in the cluster.
+var shelfImages sync.Map
+
+// shelfImage makes the image of a provisioner's pods from the packages of its Dockerfile. Each is
+// made once for all cases.
+func shelfImage(t *testing.T, name string) {
+	t.Helper()
+	reference, packages, err := shelf.Image(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reference == "tarn.dev/volume-tools:1" {
+		return // every cluster has it
+	}
+	once, _ := shelfImages.LoadOrStore(name, sync.OnceValue(func() error {
+		_, err := suite.machine.run("image", "build", "--tag", reference, "--packages", strings.Join(packages, ","))
+		return err
+	}))
+	if err := once.(func() error)(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -14,8 +14,8 @@ import (
 	"tarn.dev/tarn/internal/node/resultdir"
 )
 
-// NodeGetVolumeStats implements the Node service: bytes and inodes of a file system,
-// bytes of a block device.
+// NodeGetVolumeStats implements the Node service: bytes and inodes of a file system, the quota of a
+// btrfs subvolume that has one, bytes of a block device.
 func (s *service) NodeGetVolumeStats(ctx context.Context, request *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	path := request.GetVolumePath()
 	if err := require("volume_id", request.GetVolumeId(), "volume_path", path); err != nil {
@@ -68,13 +68,23 @@ func usageOf(path string) ([]*csi.VolumeUsage, error) {
 	if block == 0 {
 		block = fs.Bsize
 	}
+	bytes := &csi.VolumeUsage{
+		Unit:      csi.VolumeUsage_BYTES,
+		Total:     int64(fs.Blocks) * block,
+		Available: int64(fs.Bavail) * block,
+		Used:      int64(fs.Blocks-fs.Bfree) * block,
+	}
+	if fs.Type == unix.BTRFS_SUPER_MAGIC && stat.Mode&unix.S_IFMT == unix.S_IFDIR {
+		switch limit, used, err := quotaOf(file); {
+		case err != nil:
+			return nil, err
+		case limit > 0:
+			bytes.Total, bytes.Used = int64(limit), int64(used)
+			bytes.Available = min(bytes.Available, max(0, bytes.Total-bytes.Used))
+		}
+	}
 	return []*csi.VolumeUsage{
-		{
-			Unit:      csi.VolumeUsage_BYTES,
-			Total:     int64(fs.Blocks) * block,
-			Available: int64(fs.Bavail) * block,
-			Used:      int64(fs.Blocks-fs.Bfree) * block,
-		},
+		bytes,
 		{
 			Unit:      csi.VolumeUsage_INODES,
 			Total:     int64(fs.Files),

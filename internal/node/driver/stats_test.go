@@ -2,10 +2,13 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +51,59 @@ func TestTheBytesAndInodesOfAFileSystemAreTold(t *testing.T) {
 		if got.GetTotal() != want.total || got.GetUsed() != want.used || got.GetAvailable() != want.total-want.used {
 			t.Errorf("%s: %v, want %d of %d used and the rest available", unit, got, want.used, want.total)
 		}
+	}
+}
+
+func TestTheQuotaOfABtrfsSubvolumeIsTold(t *testing.T) {
+	for _, program := range []string{"mkfs.btrfs", "btrfs"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
+	const written, limit = 3 << 20, 32 << 20
+	dir := nodetest.Tmpfs(t)
+	device, top, volume := filepath.Join(dir, "device"), filepath.Join(dir, "top"), filepath.Join(dir, "volume")
+	if err := unix.Mknod(device, unix.S_IFBLK|0o600, int(nodetest.Loop(t, 128<<20))); err != nil { //nolint:gosec // a device number fits
+		t.Fatal(err)
+	}
+	for _, made := range []string{top, volume} {
+		nodetest.Must(t, os.Mkdir(made, 0o700))
+	}
+	run := func(args ...string) {
+		t.Helper()
+		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", strings.Join(args, " "), err, out)
+		}
+	}
+	run("mkfs.btrfs", "-q", device)
+	if err := unix.Mount(device, top, "btrfs", 0, ""); errors.Is(err, unix.ENODEV) {
+		t.Skip("the kernel has no btrfs")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nodetest.Must(t, unix.Unmount(top, 0)) })
+	run("btrfs", "subvolume", "create", filepath.Join(top, "sub"))
+	nodetest.Must(t, unix.Mount(device, volume, "btrfs", 0, "subvol=sub"))
+	t.Cleanup(func() { nodetest.Must(t, unix.Unmount(volume, 0)) })
+	told := func() *csi.VolumeUsage {
+		t.Helper()
+		found, err := statsOf(t, volume)
+		nodetest.Must(t, err)
+		return found[csi.VolumeUsage_BYTES]
+	}
+	if got := told(); got.GetTotal() != 128<<20 {
+		t.Errorf("without quotas: %v, want the size of the file system", got)
+	}
+	run("btrfs", "quota", "enable", top)
+	if got := told(); got.GetTotal() != 128<<20 {
+		t.Errorf("without a limit: %v, want the size of the file system", got)
+	}
+	run("btrfs", "qgroup", "limit", strconv.Itoa(limit), volume)
+	nodetest.Must(t, os.WriteFile(filepath.Join(volume, "data"), make([]byte, written), 0o600))
+	run("btrfs", "filesystem", "sync", top)
+	got := told()
+	if used := got.GetUsed(); got.GetTotal() != limit || used < written || used > written+1<<20 || got.GetAvailable() != limit-used {
+		t.Errorf("%v, want a little over %d of %d used and the rest available", got, written, limit)
 	}
 }
 

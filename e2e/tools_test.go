@@ -248,6 +248,32 @@ func TestTheExamplesPassTarnPavTest(t *testing.T) {
 			})
 		})
 	}
+	kinds := []string{"folder", "block"}
+	if wide() {
+		kinds = append(kinds, "fuse")
+	}
+	for _, kind := range kinds {
+		t.Run("a new one of kind "+kind, func(t *testing.T) {
+			t.Parallel()
+			name, dir := namePrefix+"new-"+kind, filepath.Join(t.TempDir(), "new")
+			mustTool(t, 0, "", "pav", "new", name, "--kind", kind, "--output", dir)
+			if kind == "fuse" {
+				if out, err := suite.machine.run("image", "build", "--tag", "tarn.dev/"+name+":1", "--packages", "bindfs"); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			}
+			file := func(name string) string { return filepath.Join(dir, name) }
+			r := tries(t, 0, "", "--class", file("class.yaml"), "--claim", file("example.yaml"), file("provisioner.yaml"))
+			if !r.Passed || len(r.Left) > 0 {
+				t.Errorf("want it to pass: %+v", r)
+			}
+			if suite.machine.here() {
+				if err := os.Remove("/var/lib/tarn/" + name); err != nil {
+					t.Errorf("a volume is left: %v", err)
+				}
+			}
+		})
+	}
 }
 
 func TestAProvisionerThatCanExpandIsTestedGrowing(t *testing.T) {

@@ -16,10 +16,10 @@ import (
 func newPavCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pav",
-		Short: "Develop provisioners: check them, see their pods, test them",
+		Short: "Develop provisioners: begin them, check them, see their pods, test them",
 	}
 	cmd.PersistentFlags().StringSlice(stepNamespacesFlag, steppod.DefaultNamespaces, "namespaces where step pods may run, as for tarn controller; the first is the default of templates that name none; * for all")
-	cmd.AddCommand(newPavLintCommand(), newPavRenderCommand(), newPavTestCommand())
+	cmd.AddCommand(newPavNewCommand(), newPavLintCommand(), newPavRenderCommand(), newPavTestCommand())
 	return cmd
 }
 

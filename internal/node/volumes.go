@@ -54,6 +54,7 @@ func (v *volumes) Publish(ctx context.Context, driver string, request *csi.NodeP
 		Target:   target,
 		ReadOnly: request.GetReadonly(),
 		Pod:      stages.PodRef{Namespace: told[keyNamespace], Name: told[keyPodName], UID: types.UID(told[keyPodUID])},
+		Secrets:  request.GetSecrets(),
 	})
 }
 

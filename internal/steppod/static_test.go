@@ -236,7 +236,6 @@ func TestASecretOfAVolumeIsReadOrRefused(t *testing.T) {
 	for field, set := range map[string]func(*corev1.CSIPersistentVolumeSource){
 		"controllerPublishSecretRef": func(c *corev1.CSIPersistentVolumeSource) { c.ControllerPublishSecretRef = ref },
 		"nodeStageSecretRef":         func(c *corev1.CSIPersistentVolumeSource) { c.NodeStageSecretRef = ref },
-		"nodePublishSecretRef":       func(c *corev1.CSIPersistentVolumeSource) { c.NodePublishSecretRef = ref },
 		"controllerExpandSecretRef":  func(c *corev1.CSIPersistentVolumeSource) { c.ControllerExpandSecretRef = ref },
 		"nodeExpandSecretRef":        func(c *corev1.CSIPersistentVolumeSource) { c.NodeExpandSecretRef = ref },
 	} {
@@ -244,6 +243,10 @@ func TestASecretOfAVolumeIsReadOrRefused(t *testing.T) {
 		vol.Name, vol.Spec.CSI = "by-hand", &corev1.CSIPersistentVolumeSource{Driver: "prov"}
 		if err := checkSecrets(reading("x"), vol); err != nil {
 			t.Errorf("without a Secret: %v", err)
+		}
+		vol.Spec.CSI.NodePublishSecretRef = ref // the staging pod has it in /pav/secrets
+		if err := checkSecrets(reading("x"), vol); err != nil {
+			t.Errorf("with the Secret of the staging pod: %v", err)
 		}
 		set(vol.Spec.CSI)
 		refused := AsStepError(checkSecrets(reading("{{ params.tier }}"), vol))

@@ -128,6 +128,9 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 		if err := checkSecrets(p, vol); err != nil && !stage.Status.Pod.Staged {
 			return nil, err
 		}
+		if err := checkOwnSecret(vol, claim); err != nil {
+			return nil, err
+		}
 	}
 	if section.Recovery == "" {
 		section.Recovery = recoveries[0]

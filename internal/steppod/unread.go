@@ -2,12 +2,10 @@ package steppod
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -102,22 +100,8 @@ const (
 	secretParameter = "-secret-name"
 )
 
-// UnreadSecret gives the parameter of a class that names a Secret, although no template of the
-// provisioner reads class parameters. It is empty if there is none. Tarn has no sidecar that would
-// read the Secret, so the author of the class would wrongly believe that it is used. A template
-// that reads any parameter may compose this one's name, so it counts as a reader.
-func UnreadSecret(p *pavv1.PavProvisioner, class *storagev1.StorageClass) string {
-	for _, name := range slices.Sorted(maps.Keys(class.Parameters)) {
-		if strings.HasPrefix(name, sidecarPrefix) && strings.HasSuffix(name, secretParameter) && !reads(p, varParams, varClass, varVolume) {
-			return fmt.Sprintf("StorageClass %q has parameter %q with value %q, which no template of PavProvisioner %q reads, so no pod gets that Secret; create the class again without it (a class cannot be changed), or let the template of a pod read params['%s'] and mount the Secret",
-				class.Name, name, class.Parameters[name], p.Name, name)
-		}
-	}
-	return ""
-}
-
 // checkSecrets rejects a volume that names a Secret for CSI calls, if no template of the
-// provisioner reads the volume.
+// provisioner reads the volume. Staging pods get the Secret of nodePublishSecretRef without that.
 func checkSecrets(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) error {
 	csi := vol.Spec.CSI
 	for _, s := range []struct {
@@ -125,8 +109,7 @@ func checkSecrets(p *pavv1.PavProvisioner, vol *corev1.PersistentVolume) error {
 		ref   *corev1.SecretReference
 	}{
 		{"controllerPublishSecretRef", csi.ControllerPublishSecretRef}, {"nodeStageSecretRef", csi.NodeStageSecretRef},
-		{"nodePublishSecretRef", csi.NodePublishSecretRef}, {"controllerExpandSecretRef", csi.ControllerExpandSecretRef},
-		{"nodeExpandSecretRef", csi.NodeExpandSecretRef},
+		{"controllerExpandSecretRef", csi.ControllerExpandSecretRef}, {"nodeExpandSecretRef", csi.NodeExpandSecretRef},
 	} {
 		if s.ref == nil || reads(p, varVolume) {
 			continue

@@ -121,6 +121,9 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 		s.blame("it requests %s, more than its own limit of %s", request.String(), limit.String())
 	case volume.ProvisionerOf(c.Claim) == "":
 		s.binderSilent(c, "PavProvisioner "+p.Name+" has to be called")
+	case secretError(c) != "":
+		s.blame("%s", secretError(c))
+		s.add(Link{Object: o, State: "refuses", Message: s.cause, Next: "when the claim's annotation is corrected, or the class is created again"})
 	case steppod.UnreadSecret(p, c.Class) != "":
 		s.blame("%s", steppod.UnreadSecret(p, c.Class))
 		s.add(Link{Object: o, State: "refuses", Message: s.cause, Next: "when the class is created again without that parameter, or a template reads it"})
@@ -128,6 +131,14 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 		s.add(Link{Object: o, State: "accepted", Message: "it is responsible for the volume, but no PavVolume " + c.Volume.Name + " records a start"})
 		s.controllerSilent("PavProvisioner "+p.Name+" has to make its volume", latest(c.Claim, p))
 	}
+}
+
+// secretError says why the class names no Secret for the claim; empty if it does, or needs none.
+func secretError(c *claimView) string {
+	if _, err := steppod.SecretOf(c.Class, "pvc-"+string(c.Claim.UID), c.Claim); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // populated is about a claim whose data source is of a kind that Tarn does not know.

@@ -100,6 +100,13 @@ func unservable(v *View) (cause, why string) {
 	if why := steppod.UnreadSecret(v.Provisioner, v.Class); why != "" {
 		return "Secret", why
 	}
+	if v.Claim.Labels[tarnv1.LabelPoolUID] != "" && steppod.SecretPerClaim(v.Class.Parameters) {
+		return "Secret", fmt.Sprintf("StorageClass %q gives each claim a Secret of its own, so a PersistentVolumeSet cannot make its volumes ahead; use a class whose parameter %q and namespace have no variable ${pvc...}",
+			v.Class.Name, steppod.SecretNameParameter)
+	}
+	if _, err := steppod.SecretOf(v.Class, v.Name, v.Claim); err != nil {
+		return "Secret", err.Error()
+	}
 	return "", ""
 }
 

@@ -126,6 +126,13 @@ func TestAClaimGetsARecordWhen(t *testing.T) {
 		{"a Secret of its class that nobody reads is told", viewOf(func(v *View) {
 			v.Class.Parameters = map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "key"}
 		}), "", `has parameter "csi.storage.k8s.io/node-stage-secret-name" with value "key", which no template of PavProvisioner "prov" reads`},
+		{"a Secret that the claim does not name is told", viewOf(func(v *View) {
+			v.Class.Parameters = map[string]string{steppod.SecretNameParameter: "${pvc.annotations['key']}", steppod.SecretNamespaceParameter: "${pvc.namespace}"}
+		}), "", `the claim has no annotation "key"; set it to the name of a Secret`},
+		{"a Secret of each claim is told to a pool", viewOf(func(v *View) {
+			v.Class.Parameters = map[string]string{steppod.SecretNameParameter: "key", steppod.SecretNamespaceParameter: "${pvc.namespace}"}
+			v.Claim.Labels = map[string]string{tarnv1.LabelPoolUID: "u"}
+		}), "", "a PersistentVolumeSet cannot make its volumes ahead"},
 		{"a Secret of its class is read", viewOf(func(v *View) {
 			v.Class.Parameters = map[string]string{"csi.storage.k8s.io/node-stage-secret-name": "key"}
 			v.Provisioner.Spec.VolumeStaging = testkit.Section(`"{{ params['csi.storage.k8s.io/node-stage-secret-name'] }}"`)

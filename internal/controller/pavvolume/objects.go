@@ -80,6 +80,10 @@ func newVolume(record *tarnv1.PavVolume) (*corev1.PersistentVolume, error) {
 	if err != nil {
 		return nil, err
 	}
+	secret, err := secretOf(record, class)
+	if err != nil {
+		return nil, err
+	}
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        record.Name,
@@ -99,10 +103,20 @@ func newVolume(record *tarnv1.PavVolume) (*corev1.PersistentVolume, error) {
 			},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: record.Spec.Provisioner.Name, VolumeHandle: record.Status.Handle, VolumeAttributes: class.Parameters,
-				FSType: class.Parameters[steppod.FSTypeParameter],
+				FSType: class.Parameters[steppod.FSTypeParameter], NodePublishSecretRef: secret,
 			}},
 		},
 	}, nil
+}
+
+// secretOf is the Secret that the class named for the claim, as both were when the record was
+// created.
+func secretOf(record *tarnv1.PavVolume, class *storagev1.StorageClass) (*corev1.SecretReference, error) {
+	claim := &corev1.PersistentVolumeClaim{}
+	if err := json.Unmarshal(record.Spec.ClaimSnapshot.Raw, claim); err != nil {
+		return nil, fmt.Errorf("reading claimSnapshot of PavVolume %s: %w", record.Name, err)
+	}
+	return steppod.SecretOf(class, record.Name, claim)
 }
 
 // isOf says that a PersistentVolume was created from a record. Its present claim does not matter:

@@ -74,6 +74,13 @@ func TestCase121TheVolumeIsWhatTheClaimAndItsClassAskFor(t *testing.T) {
 			vol.Spec.MountOptions = []string{"noatime", "ro"}
 			vol.Spec.CSI.FSType, vol.Spec.CSI.VolumeAttributes = "xfs", map[string]string{steppod.FSTypeParameter: "xfs"}
 		}},
+		{"with the Secret that the claim names", func(v *View) {
+			v.Class.Parameters = map[string]string{steppod.SecretNameParameter: "${pvc.annotations['key']}", steppod.SecretNamespaceParameter: "${pvc.namespace}"}
+			v.Claim.Annotations["key"] = "login"
+		}, func(vol *corev1.PersistentVolume) {
+			vol.Spec.CSI.VolumeAttributes = map[string]string{steppod.SecretNameParameter: "${pvc.annotations['key']}", steppod.SecretNamespaceParameter: "${pvc.namespace}"}
+			vol.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "login"}
+		}},
 		{"of a class that has not the provisioner's name", func(v *View) {
 			v.Class.Name, v.Claim.Spec.StorageClassName = "gold", ptr.To("gold")
 			v.Class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)

@@ -15,6 +15,7 @@ import (
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/action"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -284,6 +285,11 @@ func TestPlanOfAVolume(t *testing.T) {
 		{"an unknown method", view(having(tarnv1.AnnotationRecycle, "Shred")), "fail " + eventFailed},
 		{"Recreate", view(having(tarnv1.AnnotationRecycle, "Recreate")), "fail " + eventFailed},
 		{"files of a block volume", view(block), "fail " + eventFailed},
+		{"of a class that gives each claim a Secret", view(func(v *View) {
+			v.Volume.Spec.CSI = &corev1.CSIPersistentVolumeSource{VolumeAttributes: map[string]string{
+				steppod.SecretNameParameter: "key", steppod.SecretNamespaceParameter: "${pvc.namespace}",
+			}}
+		}), "fail " + eventFailed},
 		{"zeros for a block volume", view(block, having(tarnv1.AnnotationRecycle, "Zero")), "order"},
 		{"protected from deletion", view(func(v *View) { v.Volume.Labels = map[string]string{tarnv1.LabelDeletionProtection: "true"} }), eventFailed},
 		{"in the trash", view(having(tarnv1.AnnotationTrashedUntil, noon.Add(time.Hour).Format(time.RFC3339))), "wait"},

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -96,6 +97,8 @@ func methodOf(v *View) (method tarnv1.RecycleMethod, wrong string) {
 		return "", ""
 	case said == "" && policy == corev1.PersistentVolumeReclaimRetain:
 		return "", ""
+	case vol.Spec.CSI != nil && steppod.SecretPerClaim(vol.Spec.CSI.VolumeAttributes):
+		return "", fmt.Sprintf("StorageClass %q gives each claim a Secret of its own, so the next claim could not use the volume: set its reclaim policy to Delete", vol.Spec.StorageClassName)
 	case said == "" && block && len(v.provided(tarnv1.RecycleFiles)) == 0:
 		return "", "no recycler for volumeMode Block without a method: set annotation " + tarnv1.AnnotationRecycle + " to Zero or Discard"
 	case said == "":

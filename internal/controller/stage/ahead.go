@@ -148,8 +148,9 @@ func planAhead(v aheadView) *tarnv1.PavStage {
 	switch {
 	case v.Claim == nil, v.Volume == nil, v.Provisioner == nil, v.Node == nil, v.Staged,
 		!volume.Uses(v.Pod, v.Claim),
-		v.ReadOnly && !volume.OnlyRead(v.Volume),            // the node agent decides which stage such a pod gets
-		v.Volume.Annotations[tarnv1.AnnotationRecord] == "", // written by hand: its unstaging needs the claim, and a pod that has nothing to unmount does not keep the claim
+		v.ReadOnly && !volume.OnlyRead(v.Volume),                                  // the node agent decides which stage such a pod gets
+		v.Volume.Annotations[tarnv1.AnnotationRecord] == "",                       // written by hand: its unstaging needs the claim, and a pod that has nothing to unmount does not keep the claim
+		v.Volume.Spec.CSI != nil && v.Volume.Spec.CSI.NodePublishSecretRef != nil, // only the kubelet's call has the Secret
 		v.Claim.Status.Phase != corev1.ClaimBound, v.Claim.DeletionTimestamp != nil,
 		v.Volume.DeletionTimestamp != nil, v.Volume.Spec.ClaimRef == nil, v.Volume.Spec.ClaimRef.UID != v.Claim.UID,
 		v.Provisioner.DeletionTimestamp != nil, acceptance(v.Provisioner) != string(metav1.ConditionTrue):

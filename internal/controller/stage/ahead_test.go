@@ -96,8 +96,11 @@ func TestWhatIsBegunAhead(t *testing.T) {
 		"of one that is being deleted":        func(v *aheadView) { v.Provisioner.DeletionTimestamp = &metav1.Time{Time: noon} },
 		"on a node nobody knows":              func(v *aheadView) { v.Node = nil },
 		"on a node without the node agent":    func(v *aheadView) { v.Node.Spec.Drivers[0].Name = "other" },
-		"where it is staged":                  func(v *aheadView) { v.Staged = true },
-		"for a pod that only reads":           func(v *aheadView) { v.ReadOnly = true },
+		"of a volume with a Secret, which only the kubelet reads": func(v *aheadView) {
+			v.Volume.Spec.CSI = &corev1.CSIPersistentVolumeSource{NodePublishSecretRef: &corev1.SecretReference{Name: "key"}}
+		},
+		"where it is staged":        func(v *aheadView) { v.Staged = true },
+		"for a pod that only reads": func(v *aheadView) { v.ReadOnly = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := whole()

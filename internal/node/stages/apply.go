@@ -34,6 +34,8 @@ func (s *Stages) apply(ctx context.Context, stage *tarnv1.PavStage, actions []ac
 func (s *Stages) do(ctx context.Context, stage *tarnv1.PavStage, a action) error {
 	switch a.verb {
 	case makeFolder:
+		unlock := s.folders.Lock(string(stage.UID))
+		defer unlock()
 		return s.makeFolder(stage.UID)
 	case watchReady:
 		return s.ready.add(s.pav(stage.UID), stage.Name)

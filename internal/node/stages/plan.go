@@ -124,6 +124,9 @@ func planWaiting(v View) []action {
 		return []action{{verb: ignoreReady}, {verb: markStaged, record: v.Found}}
 	}
 	var actions []action
+	if !v.Folder && !v.Stage.Awaited() {
+		return nil // the kubelet's call makes it, with the volume's Secret
+	}
 	if !v.Folder {
 		actions = append(actions, action{verb: makeFolder})
 	}

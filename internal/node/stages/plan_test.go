@@ -66,7 +66,8 @@ func TestTheNextStepOfAStageIs(t *testing.T) {
 		want []verb
 	}{
 		"nothing when it is gone":                            {View{}, nil},
-		"its folder and a watch when it is new":              {View{Stage: stage(node("")), Publishing: true}, []verb{makeFolder, watchReady}},
+		"to wait for the call that makes its folder":         {View{Stage: stage(node("")), Publishing: true}, nil},
+		"a watch when it is new":                             {View{Stage: stage(node("")), Publishing: true, Folder: true}, []verb{watchReady}},
 		"a watch when the folder is there":                   {View{Stage: stage(pod(tarnv1.StagePodRunning)), Folder: true}, []verb{watchReady}},
 		"the same before the controller has seen it":         {View{Stage: stage(pod("")), Folder: true}, []verb{watchReady}},
 		"its end when nobody uses it any more":               {View{Stage: stage(unused), Folder: true}, ended},

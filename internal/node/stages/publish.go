@@ -40,6 +40,9 @@ type Request struct {
 	ReadOnly bool
 	// Pod is the pod of the target.
 	Pod PodRef
+	// Secrets are the keys of the volume's Secret, which the kubelet has read; nil if the volume
+	// names none. They must appear in no message.
+	Secrets map[string]string
 }
 
 // Publish makes the volume available at the target. Errors are gRPC statuses.
@@ -99,6 +102,15 @@ func (s *Stages) publish(ctx context.Context, r Request) error {
 		return err
 	}
 	r.ReadOnly = r.ReadOnly || words.OnlyRead(volume)
+	switch {
+	case volume.Spec.CSI.NodePublishSecretRef == nil:
+		r.Secrets = nil
+	case r.Secrets == nil:
+		r.Secrets = map[string]string{} // the Secret has no keys
+	}
+	if err := checkSecrets(r.Secrets); err != nil {
+		return err
+	}
 	a := attempt{Stages: s, request: r, claim: volume.Spec.ClaimRef}
 	if a.want, a.joins, err = s.wanted(ctx, provisioner, volume, r); err != nil {
 		return err
@@ -188,6 +200,11 @@ func (a *attempt) step(ctx context.Context, known *tarnv1.PavStage) (now *tarnv1
 	if err := a.checkClaim(ctx, known); err != nil {
 		return nil, false, err
 	}
+	if !a.joined[known.UID] {
+		if err := a.provide(ctx, known); err != nil {
+			return nil, false, err
+		}
+	}
 	a.joined[known.UID] = true
 	if !slices.Contains(known.Status.Node.Targets, a.request.Target) {
 		known, err = a.addTarget(ctx, known)
@@ -211,7 +228,7 @@ func (a *attempt) step(ctx context.Context, known *tarnv1.PavStage) (now *tarnv1
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavstages,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=tarn.dev,resources=pavstages/status,verbs=patch
 
-// create creates the stage and its directory, or returns the existing stage.
+// create creates the stage, or returns the existing one.
 func (a *attempt) create(ctx context.Context) (*tarnv1.PavStage, error) {
 	stage := a.want.DeepCopy()
 	err := a.Writer.Create(ctx, stage)
@@ -221,10 +238,39 @@ func (a *attempt) create(ctx context.Context) (*tarnv1.PavStage, error) {
 	if err != nil {
 		return nil, status.Errorf(codes.Unavailable, "create PavStage %s: %v", stage.Name, err)
 	}
-	if err := a.makeFolder(stage.UID); err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
-	}
 	return stage, nil
+}
+
+// provide makes the directory of a stage that waits for its staging pod, with the volume's Secret
+// in it. A stage that has a Secret already gets its present keys: of all pods, the last one counts.
+func (a *attempt) provide(ctx context.Context, stage *tarnv1.PavStage) error {
+	unlock := a.folders.Lock(string(stage.UID))
+	defer unlock()
+	current, err := readStage(ctx, a.Cached, stage.Name)
+	if err != nil {
+		return err
+	}
+	if current != nil && current.UID == stage.UID && deleting(current) {
+		return nil // the worker may have removed all of it already
+	}
+	waits := stage.Status.Node.Phase == "" || stage.Status.Node.Phase == tarnv1.StageWaiting
+	if a.request.Secrets != nil {
+		kept, err := a.hasSecrets(stage.UID)
+		if err == nil && (waits || kept) {
+			err = a.keepSecrets(stage.UID, a.request.Secrets)
+		}
+		if err != nil {
+			return status.Error(codes.Unavailable, err.Error())
+		}
+	}
+	if !waits {
+		return nil
+	}
+	if err := a.makeFolder(stage.UID); err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	a.queue.add(stage.Name) // the worker watches the directory from now on
+	return nil
 }
 
 // liveStage reads a stage from the API server; nil if it does not exist.

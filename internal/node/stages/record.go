@@ -179,21 +179,33 @@ func writeJSON(path string, value any) error {
 const bootFile = "boot"
 
 // makeFolder creates the staging pod's /pav. The pod's volume is of type Directory, so the pod
-// waits until the directory exists.
+// waits until the directory exists. It appears with the volume's Secret in it. The caller has the
+// lock of the directory.
 func (s *Stages) makeFolder(uid types.UID) error {
 	if err := os.MkdirAll(s.folder(uid), 0o700); err != nil {
 		return fmt.Errorf("create the stage's directory: %w", err)
 	}
 	pav := s.pav(uid)
+	made := pav
 	if _, err := os.Lstat(pav); errors.Is(err, os.ErrNotExist) {
 		if err := s.noteBoot(uid); err != nil {
 			return fmt.Errorf("record the boot ID for the stage's pav directory: %w", err)
 		}
+		made = pav + ".new"
 	}
-	if err := os.Mkdir(pav, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(made, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("create the stage's pav directory: %w", err)
 	}
-	return os.Chmod(pav, 0o755) // the umask may have taken bits
+	if err := os.Chmod(made, 0o755); err != nil { // the umask may have taken bits
+		return err
+	}
+	if err := s.showSecrets(uid, made); err != nil {
+		return fmt.Errorf("show the volume's Secret to the staging pod: %w", err)
+	}
+	if made == pav {
+		return nil
+	}
+	return os.Rename(made, pav)
 }
 
 func (s *Stages) noteBoot(uid types.UID) error {

@@ -67,8 +67,17 @@ func (s *Stages) clearFolder(ctx context.Context, stage *tarnv1.PavStage) error 
 	unlock := s.folders.Lock(string(stage.UID))
 	defer unlock()
 	folder, attempt := s.folder(stage.UID), attemptOf(stage)
-	if err := mounts.UnmountTree(s.Mounts, folder, func(string, error) {}); err != nil {
-		return fmt.Errorf("clear the directory of stage %s: %w", stage.Name, err)
+	entries, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() == secretsFolder {
+			continue // for the next staging pod
+		}
+		if err := mounts.UnmountTree(s.Mounts, filepath.Join(folder, e.Name()), func(string, error) {}); err != nil {
+			return fmt.Errorf("clear the directory of stage %s: %w", stage.Name, err)
+		}
 	}
 	if attempt == stage.Status.Node.Loss.Attempt {
 		if err := setAside(folder, fmt.Sprint(former, attempt)); err != nil {

@@ -48,7 +48,7 @@ func TestEachReadyProvisionerHasAClassOfItsNameThatLetsItsVolumesGrow(t *testing
 
 func TestAProvisionerThatDoesNotExistIsRefusedWithThoseThatDo(t *testing.T) {
 	_, err := Provisioner("nosuch")
-	if err == nil || !strings.Contains(err.Error(), `"nosuch": take any of ovh-csi-nfs, ovh-csi-rbd`) {
+	if err == nil || !strings.Contains(err.Error(), `"nosuch": take any of `+strings.Join(Names(), ", ")) {
 		t.Errorf("got %v, want an error that lists the names", err)
 	}
 }

@@ -145,7 +145,7 @@ func seenOf(provisioner string) func(text string) bool {
 }
 
 // ready are the provisioners that the embedded cluster has from the start.
-var ready = []string{"ovh-csi-nfs", "ovh-csi-rbd"}
+var ready = []string{"shared", "xfs"}
 
 // nothingLeftAtAll proves, after all cases, that Tarn has nothing left anywhere, except what others
 // keep in the same cluster.

@@ -59,7 +59,7 @@ func shelfImage(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if reference == "tarn.dev/volume-tools:1" {
+	if reference == shelf.ToolImage {
 		return // every cluster has it
 	}
 	once, _ := shelfImages.LoadOrStore(name, sync.OnceValue(func() error {

@@ -125,9 +125,11 @@ install() { # what anybody would type
 }
 install
 # What applications get, as provisioners/README.md says, but for the folders: they lie with the cluster's data, and go with it.
-kubectl apply -f provisioners/ovh-csi-rbd/provisioner.yaml -f provisioners/ovh-csi-nfs/provisioner.yaml >&2
-for class in ovh-csi-rbd ovh-csi-nfs; do
-	kubectl patch --local --type=merge -f "provisioners/$class/class.yaml" -o yaml -p "{\"parameters\": {\"folder\": \"$(dirname "$KUBECONFIG")/volumes/$class\"}}" | kubectl apply -f - >&2
+kubectl apply -f provisioners/xfs/provisioner.yaml -f provisioners/shared/provisioner.yaml >&2
+for pair in ovh-csi-rbd=xfs ovh-csi-nfs=shared; do
+	class=${pair%=*}
+	kubectl patch --local --type=merge -f "provisioners/${pair#*=}/class.yaml" -o yaml -p "{\"parameters\": {\"folder\": \"$(dirname "$KUBECONFIG")/volumes/$class\"}}" |
+		sed "s/^  name: .*/  name: $class/" | kubectl apply -f - >&2
 done
 kubectl apply -f examples/local-path/class.yaml >&2
 

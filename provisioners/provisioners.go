@@ -1,6 +1,6 @@
-// Package provisioners carries the ready PavProvisioners: a folder each, with the
-// provisioner and a StorageClass of its name. `tarn install --provisioners` applies
-// them. It knows nothing of clients, nor of what the provisioners do.
+// Package provisioners carries the ready PavProvisioners: a directory each, with the provisioner, a
+// StorageClass of its name and an example. `tarn provisioner` lists and installs them. It knows
+// nothing of clients, nor of what the provisioners do.
 package provisioners
 
 import (
@@ -34,14 +34,17 @@ func Names() []string {
 	return names
 }
 
-// Provisioner gives the PavProvisioner of a name. A name that is not among Names is an
-// error that lists them.
+// Provisioner gives the PavProvisioner of a name. A name that is not among Names is an error that
+// lists them.
 func Provisioner(name string) (*unstructured.Unstructured, error) {
 	return read(name, "provisioner.yaml")
 }
 
 // Class gives the StorageClass of a name, as it serves clusters of several nodes.
 func Class(name string) (*unstructured.Unstructured, error) { return read(name, "class.yaml") }
+
+// ToolImage is the image of the provisioners that have no Dockerfile. The embedded cluster has it.
+const ToolImage = "tarn.dev/volume-tools:1"
 
 // Image gives the image that the pods of a provisioner use, and the Debian packages that its
 // Dockerfile installs. The embedded cluster makes the image from the same packages.
@@ -79,9 +82,62 @@ func Image(name string) (reference string, packages []string, err error) {
 
 var imageField = regexp.MustCompile(`(?m)^[ -]*image: *"?([^"\s]+)`)
 
+// Replacement gives the provisioner that replaced one of an earlier release, or the name itself.
+func Replacement(name string) string {
+	switch name {
+	case "ovh-csi-rbd":
+		return "xfs"
+	case "ovh-csi-nfs":
+		return "shared"
+	}
+	return name
+}
+
+// begin is how the comment at the top of each provisioner begins.
+const begin = "A volume is "
+
+// Description says in one line what a volume of a provisioner is: the first sentence of the comment
+// at the top of its file, without "A volume is".
+func Description(name string) (string, error) {
+	text, err := content(name, "provisioner.yaml")
+	if err != nil {
+		return "", err
+	}
+	var words []string
+	for line := range strings.Lines(string(text)) {
+		comment, is := strings.CutPrefix(line, "#")
+		if !is || strings.TrimSpace(comment) == "" {
+			break
+		}
+		words = append(words, strings.TrimSpace(comment))
+	}
+	sentence, _, _ := strings.Cut(strings.Join(words, " ")+" ", ". ")
+	description, is := strings.CutPrefix(sentence, begin)
+	if !is {
+		return "", fmt.Errorf("provisioners/%s/provisioner.yaml must begin with the comment %q", name, "# "+begin+"...")
+	}
+	return description, nil
+}
+
+// Manifest gives the text with which kubectl applies a provisioner and its class.
+func Manifest(name string) (string, error) {
+	provisioner, err := content(name, "provisioner.yaml")
+	if err != nil {
+		return "", err
+	}
+	class, err := content(name, "class.yaml")
+	return string(provisioner) + "---\n" + string(class), err
+}
+
+// Example gives the text of a claim and a pod that uses it.
+func Example(name string) (string, error) {
+	text, err := content(name, "example.yaml")
+	return string(text), err
+}
+
 func content(name, file string) ([]byte, error) {
 	if !slices.Contains(Names(), name) {
-		return nil, fmt.Errorf("there is no ready provisioner %q: take any of %s", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("there is no ready provisioner %q; the ready ones are %s", name, strings.Join(Names(), ", "))
 	}
 	text, err := files.ReadFile(name + "/" + file)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	"tarn.dev/tarn/deploy"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
@@ -30,7 +31,7 @@ func newInstallCommand() *cobra.Command {
 			"CSI driver, and wait until the API server serves and enforces them. Running it again only\n" +
 			"changes what differs. It does not start Tarn's processes.\n\n" +
 			"--provisioners applies ready-made PavProvisioners too: " + strings.Join(provisioners.Names(), ", ") + ".\n" +
-			"Create a StorageClass for each yourself.\n\n" +
+			"It creates no StorageClass; `tarn provisioner install` does.\n\n" +
 			"With --protection=kubernetes, install leaves out or removes the policy that gives new claims and volumes their\n" +
 			"finalizers: the API server's own plugin does that, and each policy makes its requests a little slower.",
 		Example: "  tarn install\n  tarn install --context staging --timeout 3m",
@@ -59,6 +60,10 @@ func newInstallCommand() *cobra.Command {
 			}
 			beside := make([]*unstructured.Unstructured, len(ready))
 			for i, name := range ready {
+				if now := provisioners.Replacement(name); now != name {
+					cmd.PrintErrf("warning: --provisioners: %s is called %s now; new StorageClasses name %s as their provisioner\n", name, now, now)
+					name = now
+				}
 				if beside[i], err = provisioners.Provisioner(name); err != nil {
 					return fmt.Errorf("--provisioners: %w", err)
 				}
@@ -77,7 +82,10 @@ func newInstallCommand() *cobra.Command {
 					return fmt.Errorf("removing %s %s: %w", o.GetKind(), o.GetName(), err)
 				}
 			}
-			return kube.Apply(ctx, c, beside, applied)
+			if err := kube.Apply(ctx, c, beside, applied); err != nil {
+				return err
+			}
+			return tellKept(ctx, cmd, c, beside)
 		},
 	}
 	to.register(cmd, cmd.Flags())
@@ -86,6 +94,23 @@ func newInstallCommand() *cobra.Command {
 	cmd.Flags().StringVar(&protection, "protection", "tarn", "which controllers protect claims and volumes in use: tarn or kubernetes")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait until the API server serves what was applied")
 	return cmd
+}
+
+// tellKept names the PavProvisioners of an earlier release that stay beside those that replace
+// them. The provisioner of a StorageClass cannot be changed, so that class still needs the old one.
+func tellKept(ctx context.Context, cmd *cobra.Command, c client.Client, applied []*unstructured.Unstructured) error {
+	all := &pavv1.PavProvisionerList{}
+	if err := c.List(ctx, all); err != nil {
+		return fmt.Errorf("listing PavProvisioners: %w", err)
+	}
+	for i := range all.Items {
+		old := all.Items[i].Name
+		now := provisioners.Replacement(old)
+		if now != old && slices.ContainsFunc(applied, func(o *unstructured.Unstructured) bool { return o.GetName() == now }) {
+			cmd.Printf("kept PavProvisioner %s of an earlier release for the StorageClasses that name it; %s replaces it in new ones\n", old, now)
+		}
+	}
+	return nil
 }
 
 // withoutFinalizersPolicy separates one policy and its binding from the other objects. That policy

@@ -26,7 +26,7 @@ func TestAnExt4OfAVolumeGrowsWhileItIsWrittenTo(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("file systems are mounted by root alone")
 	}
-	s := &shelf{t: t, provisioner: "ovh-csi-rbd", volumes: t.TempDir(), pav: t.TempDir()}
+	s := &shelf{t: t, provisioner: "xfs", volumes: t.TempDir(), pav: t.TempDir()}
 	vars := map[string]any{
 		"defaultHandle": "v", "handle": "v", "requestedMinCapacity": 64 << 20, "newCapacity": 256 << 20, "fsType": "ext4", "mountOptions": []any{},
 		"params": map[string]any{"csi.storage.k8s.io/fstype": "ext4"},

@@ -71,7 +71,7 @@ func (s *shelf) program(name, script string) {
 }
 
 func TestASharedVolumeIsGivenAProjectQuotaWhereItsFileSystemHasThem(t *testing.T) {
-	s := &shelf{t: t, provisioner: "ovh-csi-nfs", volumes: t.TempDir(), pav: t.TempDir(), programs: t.TempDir()}
+	s := &shelf{t: t, provisioner: "shared", volumes: t.TempDir(), pav: t.TempDir(), programs: t.TempDir()}
 	asked := filepath.Join(t.TempDir(), "asked")
 	s.program("xfs_quota", `for word; do last=$word; [ "${word#* }" = "$word" ] || echo "$word" >> `+asked+`; done; echo "$last" >> `+asked)
 	s.program("findmnt", "echo rw,relatime,prjquota")
@@ -105,7 +105,7 @@ func TestASharedVolumeIsGivenAProjectQuotaWhereItsFileSystemHasThem(t *testing.T
 }
 
 func TestNoOtherUserOfTheNodeReadsAVolume(t *testing.T) {
-	for _, provisioner := range []string{"ovh-csi-rbd", "ovh-csi-nfs"} {
+	for _, provisioner := range []string{"xfs", "shared"} {
 		s := &shelf{t: t, provisioner: provisioner, volumes: t.TempDir(), pav: t.TempDir()}
 		vars := map[string]any{
 			"defaultHandle": "v", "requestedMinCapacity": 1 << 20, "params": map[string]any{"csi.storage.k8s.io/fstype": "ext4"},
@@ -149,7 +149,7 @@ func TestASharedVolumeIsHeldToItsSizeByAProjectQuota(t *testing.T) {
 			t.Errorf("%v %s", err, out)
 		}
 	})
-	s := &shelf{t: t, provisioner: "ovh-csi-nfs", volumes: folder, pav: t.TempDir()}
+	s := &shelf{t: t, provisioner: "shared", volumes: folder, pav: t.TempDir()}
 	fill := func(name string, bytes int) error {
 		return os.WriteFile(filepath.Join(folder, "v", name), make([]byte, bytes), 0o600)
 	}

@@ -244,7 +244,7 @@ func TestTarnIsRunAsItsContractSays(t *testing.T) {
 	if got := p.TarnController().Args; !slices.Equal(got, want) {
 		t.Errorf("controller:\n got %q\nwant %q", got, want)
 	}
-	want = []string{"install", "--kubeconfig", "/data/kubeconfig", "--timeout", "4m0s", "--step-namespaces=tarn-volumes,tarn-system,default", "--provisioners=ovh-csi-rbd,ovh-csi-nfs"}
+	want = []string{"install", "--kubeconfig", "/data/kubeconfig", "--timeout", "4m0s", "--step-namespaces=tarn-volumes,tarn-system,default", "--provisioners=shared,xfs"}
 	if got := p.TarnInstall(4 * time.Minute).Args; !slices.Equal(got, want) {
 		t.Errorf("install:\n got %q\nwant %q", got, want)
 	}

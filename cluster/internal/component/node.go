@@ -2,7 +2,9 @@ package component
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -207,9 +209,11 @@ iptables: {minSyncPeriod: 100ms}
 	return c
 }
 
-// AppProvisioners are the built-in provisioners for the volumes of applications that do not choose
-// one. The supervisor makes a class for each.
-func AppProvisioners() []string { return []string{"ovh-csi-rbd", "ovh-csi-nfs"} }
+// AppClasses gives the classes for the volumes of applications that do not choose one, with the
+// built-in provisioner of each. The supervisor makes these classes.
+func AppClasses() map[string]string {
+	return map[string]string{"ovh-csi-rbd": "xfs", "ovh-csi-nfs": "shared"}
+}
 
 // stepNamespaces tells Tarn where step pods may run. A cluster for trying out accepts the
 // original's manifests unchanged, which use the namespace default.
@@ -219,7 +223,7 @@ const stepNamespaces = "--step-namespaces=tarn-volumes,tarn-system,default"
 func (p Plan) TarnInstall(limit time.Duration) Component {
 	args := []string{"install", "--kubeconfig", p.layout.Kubeconfig(), "--timeout", limit.String(), stepNamespaces}
 	if p.state.Options.HasNode() {
-		args = append(args, "--provisioners="+strings.Join(AppProvisioners(), ","))
+		args = append(args, "--provisioners="+strings.Join(slices.Sorted(maps.Values(AppClasses())), ","))
 	}
 	if p.state.Options.Protection == layout.ByKubernetes {
 		args = append(args, "--protection="+layout.ByKubernetes)

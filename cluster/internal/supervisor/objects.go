@@ -21,8 +21,8 @@ func (s *Supervisor) classes(ctx context.Context) error {
 		return err
 	}
 	wanted := []*storagev1.StorageClass{class("local-path", "tarn.dev/host-path", false, nil)}
-	for _, name := range component.AppProvisioners() {
-		wanted = append(wanted, class(name, name, true, map[string]string{"folder": s.config.Layout.Volumes(name)}))
+	for name, provisioner := range component.AppClasses() {
+		wanted = append(wanted, class(name, provisioner, true, map[string]string{"folder": s.config.Layout.Volumes(name)}))
 	}
 	for _, c := range wanted {
 		if _, err := client.StorageV1().StorageClasses().Create(ctx, c, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {

@@ -59,7 +59,7 @@ func NewRoot(wired ...*cobra.Command) *cobra.Command {
 	add(groupApps, newAppCommand(), newVolumeCommand())
 	add(groupData, newTrashCommand(), newUndeleteCommand())
 	add(groupMakers, newPavCommand(), newJinjaCommand())
-	add(groupRun, newInstallCommand(), newUninstallCommand(), newRetryCommand(), newForgetCommand())
+	add(groupRun, newInstallCommand(), newProvisionerCommand(), newUninstallCommand(), newRetryCommand(), newForgetCommand())
 	add(groupRun, wired...)
 	root.Version = versionLine()
 	root.SetVersionTemplate("{{.Version}}\n")

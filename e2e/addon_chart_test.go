@@ -19,7 +19,7 @@ import (
 
 // rendered gives the chart's manifest with the given values.
 func (a addOn) rendered(values ...string) (string, error) {
-	args := []string{"--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"}
+	args := []string{"--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy", "--api-versions=pav.albertofaria.github.io/v1alpha1/PavProvisioner"}
 	for _, value := range values {
 		args = append(args, "--set", value)
 	}
@@ -58,6 +58,7 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 		{"calls that name no namespace", []string{"api.enabled=true", "api.insecure=true", "api.defaultNamespace=apps"}, []string{"- --insecure\n", "- --default-namespace=apps\n"}, ""},
 		{"resources that somebody else installs", []string{"crds.install=false"}, nil, "kind: CustomResourceDefinition"},
 		{"other namespaces for step pods", []string{"controller.stepNamespaces={storage,*}"}, []string{"- --step-namespaces=storage,*\n", `["storage","*"]`}, `["tarn-volumes"`},
+		{"ready provisioners", []string{"provisioners={xfs,shared}"}, []string{"kind: PavProvisioner\n", "name: xfs\n", "name: shared\n", "helm.sh/resource-policy: keep"}, ""},
 		{"a socket as kubelets spell it", []string{"node.criSocket=/var/run/crio/crio.sock"}, []string{"--cri-endpoint=unix:///proc/1/root/run/crio/crio.sock\n"}, "/var/run/crio"},
 		{"one that only begins so", []string{"node.criSocket=/var/running/x.sock"}, []string{"--cri-endpoint=unix:///proc/1/root/var/running/x.sock\n"}, ""},
 	} {
@@ -85,6 +86,7 @@ func TestAddOnTheAPIServerTakesTheChartWithOtherValuesToo(t *testing.T) {
 	for value, want := range map[string]string{
 		"controller.replicas=0": "replicas", "image.tagg=v1": "tagg", "node.kubeletDir=kubelet": "kubeletDir", "node.criSocket=unix:///run/x.sock": "criSocket",
 		"controller.controllers={everything}": "controllers", "apps.classes.rox=slow": "rox", "api.enabled=maybe": "enabled", "api.enabled=true": "api.insecure=true", "image.pullSecrets={mine}": "pullSecrets",
+		"provisioners={nosuch}":       `no ready provisioner "nosuch"`,
 		"controller.hostPath=folders": "hostPath", "controller.hostPath=/": "hostPath", "controller.stepNamespaces={kube-system}": "stepNamespaces", "metrics.serviceMonitor=true,metrics.enabled=false": "metrics.serviceMonitor",
 	} {
 		if out, err := a.rendered(value); err == nil || !strings.Contains(out, want) {

@@ -1,6 +1,6 @@
-// Package kubelet asks kubelets how full volumes are. It speaks only to kubelets whose certificate
-// the cluster's authority has signed, because it shows them a token. It knows no policy and nothing
-// of applications.
+// Package kubelet asks kubelets how full volumes are. It shows them a token. So it speaks only to
+// kubelets whose certificate the cluster's authority has signed, unless an administrator decides
+// otherwise. It knows no policy and nothing of applications.
 package kubelet
 
 import (
@@ -22,8 +22,10 @@ import (
 )
 
 const (
-	// patience is the timeout for an answer of a kubelet.
+	// patience is the timeout for an answer of a kubelet to a caller who waits for it.
 	patience = 3 * time.Second
+	// longPatience is the timeout for an answer to a controller. Large nodes take seconds.
+	longPatience = 10 * time.Second
 	// fresh is how long an answer is reused: kubelets measure once a minute.
 	fresh = 10 * time.Second
 	// nodes is for how many nodes answers are kept, atOnce how many nodes are asked at once.
@@ -42,12 +44,25 @@ type Kubelets struct {
 // New gives Kubelets that read pods and nodes through reader. They show kubelets the identity in a
 // configuration.
 func New(config *rest.Config, reader client.Reader) (*Kubelets, error) {
-	mine := rest.CopyConfig(config)
-	mine.ServerName, mine.Timeout = "", patience
-	if mine.Insecure {
+	if config.Insecure {
 		return nil, errors.New("the API server's certificate is not verified, so kubelet certificates cannot be either: configure the certificate authority")
 	}
-	caller, err := rest.HTTPClientFor(mine)
+	mine := rest.CopyConfig(config)
+	mine.ServerName = ""
+	return with(mine, reader)
+}
+
+// NewInsecure gives Kubelets that verify no certificate. The identity in the configuration must be
+// worth nothing elsewhere, because anyone on the network may get its token.
+func NewInsecure(config *rest.Config, reader client.Reader) (*Kubelets, error) {
+	mine := rest.CopyConfig(config)
+	mine.TLSClientConfig = rest.TLSClientConfig{Insecure: true}
+	return with(mine, reader)
+}
+
+func with(config *rest.Config, reader client.Reader) (*Kubelets, error) {
+	config.Timeout = longPatience
+	caller, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("making a client of kubelets: %w", err)
 	}
@@ -57,7 +72,13 @@ func New(config *rest.Config, reader client.Reader) (*Kubelets, error) {
 
 // Usage is how full the file system of a volume is, in bytes. The volume may share that file system
 // with others, and it may be larger than the volume.
-type Usage struct{ Used, Size int64 }
+type Usage struct {
+	Used, Size int64
+	// Available is what users may still write. Used and Available may be less than Size.
+	Available int64
+	// Time is when the kubelet measured, in whole seconds of its node's clock. Zero is unknown.
+	Time time.Time
+}
 
 // Used gives how full the volumes of claims are, by the names of the claims. It leaves out claims
 // that no pod with the labels uses, and claims that no kubelet reports. The error says why some are
@@ -101,7 +122,7 @@ func (k *Kubelets) Used(ctx context.Context, namespace string, labels map[string
 	return used, errors.Join(errs...)
 }
 
-// node gives the bytes in use of the claims that pods of a node use.
+// node is Node for a name, with answers that are reused for a moment.
 func (k *Kubelets) node(ctx context.Context, name string) (map[client.ObjectKey]Usage, error) {
 	if found, ok := k.known.Get(name); ok {
 		if told, ok := found.(map[client.ObjectKey]Usage); ok {
@@ -114,11 +135,21 @@ func (k *Kubelets) node(ctx context.Context, name string) (map[client.ObjectKey]
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	told, err := k.ask(ctx, node)
+	told, err := k.Node(ctx, node)
 	if err != nil {
-		return nil, fmt.Errorf("asking the kubelet of node %s: %w", name, err)
+		return nil, err
 	}
 	k.known.Add(name, told, fresh)
+	return told, nil
+}
+
+// Node asks the kubelet of a node, each time anew, for the usage of the claims that pods of the
+// node use.
+func (k *Kubelets) Node(ctx context.Context, node *corev1.Node) (map[client.ObjectKey]Usage, error) {
+	told, err := k.ask(ctx, node)
+	if err != nil {
+		return nil, fmt.Errorf("asking the kubelet of node %s: %w", node.Name, err)
+	}
 	return told, nil
 }
 
@@ -127,6 +158,8 @@ type summary struct {
 	Pods []struct {
 		Volume []struct {
 			UsedBytes, CapacityBytes *int64
+			AvailableBytes           int64
+			Time                     time.Time
 			PVCRef                   *struct{ Name, Namespace string }
 		}
 	}
@@ -161,8 +194,12 @@ func (k *Kubelets) ask(ctx context.Context, node *corev1.Node) (map[client.Objec
 	used := map[client.ObjectKey]Usage{}
 	for _, pod := range told.Pods {
 		for _, v := range pod.Volume {
-			if v.PVCRef != nil && v.UsedBytes != nil && v.CapacityBytes != nil {
-				used[client.ObjectKey{Namespace: v.PVCRef.Namespace, Name: v.PVCRef.Name}] = Usage{*v.UsedBytes, *v.CapacityBytes}
+			if v.PVCRef == nil || v.UsedBytes == nil || v.CapacityBytes == nil {
+				continue
+			}
+			key := client.ObjectKey{Namespace: v.PVCRef.Namespace, Name: v.PVCRef.Name}
+			if known, is := used[key]; !is || !v.Time.Before(known.Time) { // of several pods, the newest
+				used[key] = Usage{Used: *v.UsedBytes, Size: *v.CapacityBytes, Available: v.AvailableBytes, Time: v.Time}
 			}
 		}
 	}

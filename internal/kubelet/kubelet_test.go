@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -118,5 +119,32 @@ func TestAKubeletThatSendsElsewhereIsNotFollowed(t *testing.T) {
 	}
 	if used, err := k.Used(context.Background(), "red", nil); err == nil || len(used) != 0 {
 		t.Errorf("Used = %v, %v", used, err)
+	}
+}
+
+func TestTheNewestReadingOfAClaimCountsWithItsTime(t *testing.T) {
+	there, authority := kubelet(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"pods": [
+			{"volume": [{"time": "2026-11-29T18:00:07Z", "usedBytes": 7, "capacityBytes": 10, "availableBytes": 2, "pvcRef": {"name": "data", "namespace": "red"}}]},
+			{"volume": [{"time": "2026-11-29T18:00:05Z", "usedBytes": 5, "capacityBytes": 10, "availableBytes": 4, "pvcRef": {"name": "data", "namespace": "red"}}]},
+			{"volume": [{"time": null, "usedBytes": 5, "capacityBytes": 10, "pvcRef": {"name": "timeless", "namespace": "red"}}]}]}`))
+	})
+	verified, err := New(&rest.Config{BearerToken: "mine", TLSClientConfig: rest.TLSClientConfig{CAData: authority}}, there)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unverified, err := NewInsecure(&rest.Config{BearerToken: "mine", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("of another"), ServerName: "elsewhere"}}, there)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []*Kubelets{verified, unverified} {
+		told, err := k.Node(t.Context(), &there.node)
+		want := map[client.ObjectKey]Usage{
+			{Namespace: "red", Name: "data"}:     {Used: 7, Size: 10, Available: 2, Time: time.Date(2026, 11, 29, 18, 0, 7, 0, time.UTC)},
+			{Namespace: "red", Name: "timeless"}: {Used: 5, Size: 10},
+		}
+		if err != nil || !maps.Equal(told, want) {
+			t.Errorf("Node = %v, %v; want %v", told, err, want)
+		}
 	}
 }

@@ -29,7 +29,7 @@ var logs = []string{"../.tarn/asked/e2e/*.log", "../.tarn/asked/addon/*.log"}
 // seldom are the rights that the suites do not use in each run, with the case in which each is
 // needed.
 var seldom = map[string]string{
-	"tarn-api-stats: get nodes/stats":                   "kubelets are asked, which ask the API server in their own name",
+	"tarn-stats: get nodes/stats":                       "kubelets are asked, which ask the API server in their own name",
 	"tarn-controller: update csidrivers.storage.k8s.io": "a provisioner has got a section that its driver must tell of, or somebody has edited the driver",
 	"tarn-node: list persistentvolumes":                 "the path that the kubelet gives does not lead to a volume of that handle",
 }

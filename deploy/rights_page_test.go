@@ -16,12 +16,12 @@ import (
 
 // columns are those of the table of rights. Each is a service account with its roles. Roles of the
 // controller for work that can be switched on or off have their own column.
-var columns = []string{"controller", "for Apps", "node agent", "API", "to bind", "to protect"}
+var columns = []string{"controller", "for Apps", "node agent", "API", "statistics", "to bind", "to protect"}
 
 // columnOf names the column of an account's role.
 func columnOf(role, account string) string {
 	byRole := map[string]string{"tarn-apps": "for Apps", "tarn-bind": "to bind", "tarn-protect": "to protect"}
-	byAccount := map[string]string{"tarn-controller": "controller", "tarn-node": "node agent", "tarn-api": "API", "tarn-api-stats": "API"}
+	byAccount := map[string]string{"tarn-controller": "controller", "tarn-node": "node agent", "tarn-api": "API", "tarn-stats": "statistics"}
 	return cmp.Or(byRole[role], byAccount[account])
 }
 

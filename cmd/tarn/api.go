@@ -86,10 +86,6 @@ func appClasses(words map[string]string) (map[appspec.AccessMode]string, error) 
 	return cli.AppClasses(words)
 }
 
-// teller is the account whose token is sent to kubelets. With the server's own token, a stolen node
-// could create applications anywhere.
-var teller = client.ObjectKey{Namespace: "tarn-system", Name: "tarn-api-stats"}
-
 // usedBytes returns a function that asks kubelets how full volumes are. Usage that they do not
 // report is unknown.
 func usedBytes(config *rest.Config, live client.Client, log logr.Logger) (func(context.Context, string, map[string]string) map[string]kubelet.Usage, error) {
@@ -97,9 +93,7 @@ func usedBytes(config *rest.Config, live client.Client, log logr.Logger) (func(c
 		log.Info("the usage of volumes is unknown: there is no certificate authority to verify the kubelets with")
 		return nil, nil
 	}
-	asked := rest.AnonymousClientConfig(config)
-	asked.Wrap(kubelet.As(live, teller))
-	kubelets, err := kubelet.New(asked, live)
+	kubelets, err := askingKubelets(config, live, false)
 	if err != nil {
 		return nil, err
 	}

@@ -42,6 +42,8 @@ type controllerFlags struct {
 	appClasses  map[string]string
 	// provisioning says whether the binder calls provisioners.
 	provisioning bool
+	// insecureKubelets says that the certificates of kubelets are not verified.
+	insecureKubelets bool
 }
 
 func newControllerCommand() *cobra.Command {
@@ -68,6 +70,7 @@ func newControllerCommand() *cobra.Command {
 	cmd.Flags().StringVar(&flags.scrubImage, "scrub-image", "", "image of tarn, for the pods that recycle released volumes; empty switches recycling off")
 	cmd.Flags().StringSliceVar(&flags.pullSecrets, "scrub-pull-secret", nil, "names of Secrets in Tarn's namespace for pulling that image")
 	registerClasses(cmd.Flags(), &flags.appClasses)
+	cmd.Flags().BoolVar(&flags.insecureKubelets, "kubelet-insecure-tls", false, "do not verify the certificates of kubelets, which controller autogrow asks how full volumes are; for clusters whose authority has not signed them. They are shown a token that is good for this question alone")
 	cmd.Flags().IntVar(&flags.workers, "workers", 16, "how many objects of a kind are reconciled at a time")
 	return cmd
 }
@@ -135,7 +138,7 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 		plugins: plugins,
 		steps:   &steppod.Steps{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), StateDir: flags.stateDir, Namespaces: flags.namespaces, EventsOf: steppod.LiveEvents(mgr.GetAPIReader())},
 		workers: flags.workers, pauseImage: flags.pauseImage, scrubImage: flags.scrubImage, pullSecrets: flags.pullSecrets, appClasses: classes,
-		ownBinder: slices.Contains(selected, "bind"), provisioning: flags.provisioning,
+		ownBinder: slices.Contains(selected, "bind"), provisioning: flags.provisioning, insecureKubelets: flags.insecureKubelets,
 		pods: sync.OnceValues(func() (cache.Cache, error) { return kube.AllPods(mgr) }),
 	}
 	mgr = kube.Shared(mgr)

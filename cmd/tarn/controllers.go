@@ -7,10 +7,12 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appspec "tarn.dev/tarn/internal/app/spec"
 	"tarn.dev/tarn/internal/cli"
 	"tarn.dev/tarn/internal/controller/apps"
+	"tarn.dev/tarn/internal/controller/autogrow"
 	"tarn.dev/tarn/internal/controller/bind"
 	"tarn.dev/tarn/internal/controller/expand"
 	"tarn.dev/tarn/internal/controller/pavvolume"
@@ -44,6 +46,8 @@ type parts struct {
 	provisioning bool
 	// pods returns the cache of all pods, which it creates on first use.
 	pods func() (cache.Cache, error)
+	// insecureKubelets says that the certificates of kubelets are not verified.
+	insecureKubelets bool
 }
 
 // controllers are all controllers, by their names in --controllers.
@@ -57,6 +61,25 @@ var controllers = map[string]func(ctrl.Manager, parts) error{
 			return err
 		}
 		return apps.Register(mgr, apps.Options{Classes: p.appClasses, Pods: pods, MaxConcurrent: p.workers})
+	},
+	"autogrow": func(mgr ctrl.Manager, p parts) error {
+		if mgr.GetConfig().Insecure && !p.insecureKubelets {
+			mgr.GetLogger().Info("no claim grows by itself: there is no certificate authority to verify the kubelets with; set --kubelet-insecure-tls to do without")
+			return nil
+		}
+		live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+		if err != nil {
+			return err
+		}
+		kubelets, err := askingKubelets(mgr.GetConfig(), live, p.insecureKubelets)
+		if err != nil {
+			return err
+		}
+		pods, err := p.pods()
+		if err != nil {
+			return err
+		}
+		return autogrow.Register(mgr, autogrow.Options{Namespace: cli.Namespace, Pods: pods, Kubelets: kubelets, MaxConcurrent: p.workers})
 	},
 	"bind": func(mgr ctrl.Manager, p parts) error {
 		pods, err := p.pods()

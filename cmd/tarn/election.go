@@ -76,6 +76,7 @@ func (f *electionFlags) apply(o *ctrl.Options) {
 var watched = map[string][]client.Object{
 	"accept":    {&pavv1.PavProvisioner{}, &storagev1.CSIDriver{}, &storagev1.CSINode{}},
 	"apps":      append(apps.Watched(), &storagev1.StorageClass{}),
+	"autogrow":  {&corev1.Node{}, &storagev1.StorageClass{}},
 	"expand":    {&pavv1.PavProvisioner{}},
 	"inprocess": {&storagev1.StorageClass{}},
 	"pavvolume": {&pavv1.PavProvisioner{}, &corev1.Node{}, &storagev1.StorageClass{}},

@@ -227,6 +227,8 @@ func TestNoPartOfTarnHasRightsItDoesNotUse(t *testing.T) {
 		{asController, "makes tokens", false, right("create", "", "serviceaccounts", "token", "tarn-system")},
 		{asController, "acts as others", false, right("impersonate", "", "users", "", "")},
 		{asController, "gives rights", false, right("create", "rbac.authorization.k8s.io", "clusterrolebindings", "", "")},
+		{asController, "shows kubelets its own token", false, right("get", "", "nodes", "stats", "")},
+		{asController, "calls kubelets through the API server", false, right("get", "", "nodes", "proxy", "")},
 		{asController, "changes nodes", false, right("patch", "", "nodes", "", "")},
 		{asController, "changes admission policies", false, right("patch", "admissionregistration.k8s.io", "validatingadmissionpolicies", "", "")},
 		{asController, "makes claims of tenants, for their Apps", true, right("create", "", "persistentvolumeclaims", "", "default")},

@@ -31,7 +31,7 @@ func TestAKubeletIsShownATokenThatIsWorthNothingElse(t *testing.T) {
 		_, _ = w.Write([]byte(answer))
 	})
 	asked := &rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: authority}}
-	asked.Wrap(As(mine, client.ObjectKey{Namespace: "tarn-system", Name: "tarn-api-stats"}))
+	asked.Wrap(As(mine, client.ObjectKey{Namespace: "tarn-system", Name: "tarn-stats"}))
 	k, err := New(asked, there)
 	if err != nil {
 		t.Fatal(err)
@@ -46,18 +46,20 @@ func TestAKubeletIsShownATokenThatIsWorthNothingElse(t *testing.T) {
 		t.Fatalf("it was shown %q, want one token twice", shown)
 	}
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: shown[0][len("Bearer "):]}}
-	if err := admin.Create(t.Context(), review); err != nil || review.Status.User.Username != "system:serviceaccount:tarn-system:tarn-api-stats" {
+	if err := admin.Create(t.Context(), review); err != nil || review.Status.User.Username != "system:serviceaccount:tarn-system:tarn-stats" {
 		t.Errorf("it was shown a token of %+v, %v", review.Status, err)
 	}
 	for _, c := range []struct {
 		who, group, verb, resource, part string
 		want                             bool
 	}{
-		{"tarn-api-stats", "", "get", "nodes", "stats", true},
-		{"tarn-api-stats", "tarn.dev", "create", "apps", "", false},
-		{"tarn-api-stats", "", "list", "persistentvolumeclaims", "", false},
-		{"tarn-api-stats", "", "get", "nodes", "proxy", false},
+		{"tarn-stats", "", "get", "nodes", "stats", true},
+		{"tarn-stats", "tarn.dev", "create", "apps", "", false},
+		{"tarn-stats", "", "list", "persistentvolumeclaims", "", false},
+		{"tarn-stats", "", "get", "nodes", "proxy", false},
 		{"tarn-api", "", "get", "nodes", "stats", false},
+		{"tarn-controller", "", "get", "nodes", "stats", false},
+		{"tarn-controller", "", "get", "nodes", "proxy", false},
 	} {
 		may := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User:               "system:serviceaccount:tarn-system:" + c.who,

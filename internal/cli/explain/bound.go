@@ -53,6 +53,18 @@ func (s *story) boundClaim(c *claimView) {
 		s.fine += "; used by pod " + join(users)
 	}
 	s.weigh(parts...) // the volume must exist before it can grow
+	s.autoGrow(c)
+}
+
+// autoGrow says why a claim with annotation tarn.dev/auto-grow does not grow, if the controller's
+// last Event about that is a complaint. Nothing waits for it, so it is not a cause.
+func (s *story) autoGrow(c *claimView) {
+	last := newest(slices.DeleteFunc(slices.Clone(c.Events), func(e corev1.Event) bool { return !strings.HasPrefix(e.Reason, "AutoGrow") || !ofBinder(e) }))
+	if last == nil || last.Type != corev1.EventTypeWarning {
+		return
+	}
+	s.add(Link{Object: c.Object, State: "does not grow by itself", Since: moment(LastSeen(last)), Reason: last.Reason, Message: last.Message})
+	s.fine += "; it does not grow by itself: " + last.Message
 }
 
 // doomed reports a claim's volume that is being deleted, and what keeps it. The claim's pods are

@@ -30,7 +30,7 @@ const (
 	// unstaging pod is for.
 	LabelStage = "tarn.dev/stage-uid"
 	// LabelRecord carries the uid of the PavVolume a validation, creation, expansion
-	// or deletion pod is for.
+	// or deletion pod is for, or a claim that was made for the volume.
 	LabelRecord = "tarn.dev/record-uid"
 )
 
@@ -86,6 +86,9 @@ const (
 	// whatever storage it stands for stays.
 	AnnotationForget = "tarn.dev/forget"
 )
+
+// AnnotationDepth is on a claim that was made for a volume: how many volumes lie over it.
+const AnnotationDepth = "tarn.dev/depth"
 
 // LabelDeletionProtection with the value "true", on a claim, a PersistentVolume, a
 // PersistentVolumeSet, an App or a namespace, makes the API server refuse to delete

@@ -141,6 +141,14 @@ type PavVolumeExpansion struct {
 	LastError *PavVolumeError `json:"lastError,omitempty"`
 }
 
+// MadeClaim names a claim that was made for a volume.
+type MadeClaim struct {
+	// namespace of the claim.
+	Namespace string `json:"namespace"`
+	// name of the claim.
+	Name string `json:"name"`
+}
+
 // PavVolumeStatus is how far the volume has come.
 type PavVolumeStatus struct {
 	// phase of the volume.
@@ -159,8 +167,13 @@ type PavVolumeStatus struct {
 	// asked for.
 	// +optional
 	Expansion *PavVolumeExpansion `json:"expansion,omitempty"`
-	// nodeName is the node the volume is made on and tied to, where the provisioner's
-	// topology is Node.
+	// claims are the claims that spec.claims of the provisioner has Tarn make for the volume.
+	// They are written here before they are created, and until they are gone.
+	// +listType=atomic
+	// +optional
+	Claims []MadeClaim `json:"claims,omitempty"`
+	// nodeName is the node the volume is made on, and tied to, where the provisioner's
+	// topology is Node. Where it is Claims, it is the node of the creation alone.
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
 	// attempts is how often creation was begun, the current attempt included.

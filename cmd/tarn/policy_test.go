@@ -275,6 +275,11 @@ func TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone(t *testing.T) 
 	configMap := func(namespace, name string) client.Object {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	}
+	claim := func(namespace string, labels map[string]string) client.Object {
+		c := testkit.Claim(namespace, "stolen", "", "none")
+		c.Labels = labels
+		return c
+	}
 	plain := func(*corev1.PodSpec) {}
 	volumeOf := func(source corev1.VolumeSource) func(*corev1.PodSpec) {
 		return func(s *corev1.PodSpec) { s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: source}} }
@@ -303,6 +308,10 @@ func TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone(t *testing.T) 
 		{"the ConfigMap of an App", configMap("shop", "paas-app-x"), ""},
 		{"a ConfigMap of no App", configMap("shop", "bank"), "begin with paas-app-"},
 		{"a ConfigMap in kube-system", configMap("kube-system", "paas-app-x"), "nothing in kube-system"},
+		{"a claim for a volume", claim("tarn-volumes", nil), ""},
+		{"a claim that fills a pool", claim("tarn-system", nil), ""},
+		{"the claim of an App", claim("shop", map[string]string{tarnv1.LabelApp: "x"}), ""},
+		{"a claim among a tenant's", claim("shop", nil), "may create claims for volumes in tarn-volumes, tarn-system, default, not in shop"},
 	} {
 		err := thief.Create(ctx, c.object, client.DryRunAll)
 		if c.want == "" && err != nil {
@@ -326,6 +335,9 @@ func TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone(t *testing.T) 
 		{"the pod of a tenant", pod("shop"), false},
 		{"a step pod, though its namespace is allowed no more", step, true},
 		{"the ConfigMap of a tenant", configMap("shop", "bank"), false},
+		{"the claim of a tenant", claim("shop", nil), false},
+		{"a claim that was made for a volume", claim("tarn-volumes", map[string]string{tarnv1.LabelRecord: "1"}), true},
+		{"the claim of an App", claim("shop", map[string]string{tarnv1.LabelApp: "x"}), true},
 		{"the Deployment of a tenant", app("shop", "bank", plain), false},
 		{"the Deployment of an App", app("shop", "paas-app-x", plain), true},
 	} {

@@ -42,7 +42,7 @@ type auditReport struct {
 
 // auditItem is one object, directory or mount of Tarn's.
 type auditItem struct {
-	// Kind is PavVolume, PersistentVolume, PavStage, Pod, Folder or Mount.
+	// Kind is PavVolume, PersistentVolume, PersistentVolumeClaim, PavStage, Pod, Folder or Mount.
 	Kind        string `json:"kind"`
 	Namespace   string `json:"namespace,omitempty"`
 	Name        string `json:"name"`

@@ -24,7 +24,8 @@ type auditView struct {
 	nodes        map[string]bool
 	records      map[types.UID]*tarnv1.PavVolume
 	stages       map[types.UID]*tarnv1.PavStage
-	pods         map[types.UID]*corev1.Pod // those that Tarn has created
+	pods         map[types.UID]*corev1.Pod       // those that Tarn has created
+	claims       []*corev1.PersistentVolumeClaim // those that Tarn has made for volumes
 	volumes      map[string]*corev1.PersistentVolume
 	recordNames  map[string]bool
 	folders      []nodeFolder
@@ -53,10 +54,14 @@ func (a *audit) gather(ctx context.Context) (*auditView, error) {
 	}
 	for _, list := range []client.ObjectList{
 		&corev1.PodList{}, &tarnv1.PavStageList{}, &tarnv1.PavVolumeList{}, &corev1.PersistentVolumeList{}, &pavv1.PavProvisionerList{}, &corev1.NodeList{},
+		&corev1.PersistentVolumeClaimList{},
 	} {
 		var options []client.ListOption
 		if _, pods := list.(*corev1.PodList); pods {
 			options = append(options, client.HasLabels{tarnv1.LabelStep})
+		}
+		if _, claims := list.(*corev1.PersistentVolumeClaimList); claims {
+			options = append(options, client.HasLabels{tarnv1.LabelRecord})
 		}
 		if err := a.client.List(ctx, list, options...); err != nil {
 			return nil, fmt.Errorf("listing %T: %w", list, err)
@@ -83,11 +88,13 @@ func (v *auditView) take(o client.Object) {
 		v.provisioners[o.Name] = true
 	case *corev1.Node:
 		v.nodes[o.Name] = true
+	case *corev1.PersistentVolumeClaim:
+		v.claims = append(v.claims, o)
 	}
 }
 
 // kindOrder is the order in which the parts of a volume are created.
-var kindOrder = []string{"PavVolume", "PersistentVolume", "PavStage", "Pod", "Folder", "Mount"}
+var kindOrder = []string{"PavVolume", "PersistentVolume", "PersistentVolumeClaim", "PavStage", "Pod", "Folder", "Mount"}
 
 // judge lists the items of one provisioner by volume, or of all provisioners if the name is empty.
 // It also says whether an item is orphaned. An orphan without any sign of its provisioner may
@@ -99,6 +106,9 @@ func (v *auditView) judge(provisioner string) (items []auditItem, orphaned bool)
 	}
 	for _, vol := range v.volumes {
 		v.judgeVolume(vol)
+	}
+	for _, claim := range v.claims {
+		v.judgeClaim(claim)
 	}
 	for _, g := range v.stages {
 		v.judgeStage(g)
@@ -147,6 +157,21 @@ func (v *auditView) judgeVolume(vol *corev1.PersistentVolume) {
 	item := auditItem{Kind: "PersistentVolume", Name: vol.Name, Volume: vol.Name, Provisioner: source.Driver, State: string(vol.Status.Phase)}
 	if vol.Annotations[annProvisionedBy] == source.Driver && !v.recordNames[vol.Name] && vol.DeletionTimestamp == nil {
 		item.Orphaned = "it was made dynamically and has no PavVolume, so Tarn will not remove its storage (handle " + source.VolumeHandle + "); remove that by hand, then the PersistentVolume"
+	}
+	v.items = append(v.items, item)
+}
+
+func (v *auditView) judgeClaim(claim *corev1.PersistentVolumeClaim) {
+	item := auditItem{
+		Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, Volume: claim.Labels[tarnv1.LabelVolume],
+		Provisioner: claim.Labels[tarnv1.LabelProvisioner], State: string(claim.Status.Phase),
+	}
+	switch {
+	case claim.DeletionTimestamp != nil:
+		item.State += ", ending"
+	case v.records[types.UID(claim.Labels[tarnv1.LabelRecord])] == nil:
+		item.Orphaned = fmt.Sprintf("the PavVolume it was made for is gone, and its data is kept; to delete that: kubectl label pvc -n %s %s %s- && kubectl delete pvc -n %s %s",
+			claim.Namespace, claim.Name, tarnv1.LabelDeletionProtection, claim.Namespace, claim.Name)
 	}
 	v.items = append(v.items, item)
 }

@@ -171,6 +171,10 @@ func checkProvisioner(m *manifest, n steppod.Namespaces) (*pavv1.PavProvisioner,
 		l.checkNames(s, p.Spec.ProvisioningModes)
 		l.checkPod(s)
 	}
+	for _, s := range steppod.ClaimSections(p) {
+		l.checkYAML(s)
+		l.checkNames(s, p.Spec.ProvisioningModes)
+	}
 	l.checkWhole(p)
 	return p, l.found.sorted()
 }
@@ -242,7 +246,7 @@ func (l *linter) checkWhole(p *pavv1.PavProvisioner) {
 	if !creates && slices.Contains(p.Spec.ProvisioningModes, pavv1.ModeDynamic) {
 		l.say(levelWarning, "spec.provisioningModes", "provisioningModes contains Dynamic, but there is no spec.volumeCreation to make a volume; add it with a capacity or a podTemplate, or remove Dynamic")
 	}
-	if create["podTemplate"] != nil && !deletes {
+	if create["podTemplate"] != nil && !deletes && len(p.Spec.Claims) == 0 { // a claim goes with its data
 		l.say(levelWarning, "spec.volumeCreation.podTemplate", "nothing deletes what the creation pod makes; add spec.volumeDeletion")
 	}
 }

@@ -266,7 +266,11 @@ func (r *pavRender) evaluate(ctx context.Context, steps *steppod.Steps, step tar
 	if err != nil {
 		return nil, err
 	}
-	return steps.Render(ctx, step, r.provisioner, r.claim.Namespace, vars)
+	name := r.record.Name
+	if onNode(step) {
+		name = r.volume.Name
+	}
+	return steps.Render(ctx, step, r.provisioner, r.claim.Namespace, name, vars)
 }
 
 // byHand says whether the step is the validation of a volume written by hand.

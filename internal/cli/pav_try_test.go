@@ -246,7 +246,7 @@ func TestAPodThatCannotStartEndsATest(t *testing.T) {
 		{"no node, which may come", unscheduled, ""},
 		{"a pod that is being deleted", going, ""},
 	} {
-		steps := &steppod.Steps{EventsOf: func(context.Context, *corev1.Pod) ([]corev1.Event, error) {
+		steps := &steppod.Steps{EventsOf: func(context.Context, client.Object) ([]corev1.Event, error) {
 			return []corev1.Event{{Reason: failedMount, Message: `secret "key" not found`, LastTimestamp: metav1.NewTime(now)}}, nil
 		}}
 		if got := neverStarts(t.Context(), steps, c.pod, now); got != c.want {

@@ -66,7 +66,7 @@ func Check(p *pavv1.PavProvisioner, n Namespaces) []Problem {
 			problems = append(problems, Problem{Field: joinPath(field, e.Path), Line: e.Line, Column: e.Column, Message: e.Message})
 		}
 	}
-	return problems
+	return append(problems, checkClaims(p)...)
 }
 
 type rawSection struct {

@@ -254,11 +254,11 @@ func lastSeen(e *corev1.Event) time.Time {
 }
 
 // LiveEvents gives an EventsOf that asks the API server.
-func LiveEvents(live client.Reader) func(context.Context, *corev1.Pod) ([]corev1.Event, error) {
-	return func(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error) {
+func LiveEvents(live client.Reader) func(context.Context, client.Object) ([]corev1.Event, error) {
+	return func(ctx context.Context, about client.Object) ([]corev1.Event, error) {
 		var list corev1.EventList
-		if err := live.List(ctx, &list, client.InNamespace(pod.Namespace), client.MatchingFields{"involvedObject.uid": string(pod.UID)}); err != nil {
-			return nil, fmt.Errorf("listing the Events of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		if err := live.List(ctx, &list, client.InNamespace(about.GetNamespace()), client.MatchingFields{"involvedObject.uid": string(about.GetUID())}); err != nil {
+			return nil, fmt.Errorf("listing the Events of %T %s/%s: %w", about, about.GetNamespace(), about.GetName(), err)
 		}
 		return list.Items, nil
 	}

@@ -125,7 +125,7 @@ func (s *Steps) PrepareExpansion(ctx context.Context, p *pavv1.PavProvisioner, r
 	if err := s.checkExpansion(ctx, p, record, claim, newCapacity); err != nil {
 		return nil, err
 	}
-	section, err := s.evaluate(ctx, tarnv1.StepExpansion, p, record.Spec.Claim.Namespace, vars)
+	section, err := s.evaluate(ctx, tarnv1.StepExpansion, p, record.Spec.Claim.Namespace, record.Name, vars)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +160,7 @@ func (s *Steps) PrepareNodeExpansion(ctx context.Context, p *pavv1.PavProvisione
 	if err != nil {
 		return nil, err
 	}
-	section, err := s.evaluate(ctx, tarnv1.StepNodeExpansion, p, e.Claim.Namespace, vars)
+	section, err := s.evaluate(ctx, tarnv1.StepNodeExpansion, p, e.Claim.Namespace, e.Volume.Name, vars)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/steppod"
@@ -367,7 +368,7 @@ func TestWhatOnlyItsEventsTellKeepsAPodIsObserved(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			now := born.Add(c.after)
-			steps := &steppod.Steps{EventsOf: func(context.Context, *corev1.Pod) ([]corev1.Event, error) { return c.events, nil }}
+			steps := &steppod.Steps{EventsOf: func(context.Context, client.Object) ([]corev1.Event, error) { return c.events, nil }}
 			got, err := steps.Unmounted(t.Context(), c.pod, steppod.Observe(c.pod, "owner", now), now)
 			if err != nil {
 				t.Fatal(err)

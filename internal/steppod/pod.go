@@ -237,14 +237,18 @@ func mountExchange(pod *corev1.Pod, source corev1.VolumeSource, staging bool) {
 }
 
 // nodesOf says where the pods of a record may run: on the node that has the volume, or else on the
-// nodes the class allows, or else anywhere.
-func nodesOf(p *pavv1.PavProvisioner, record *tarnv1.PavVolume) []corev1.NodeSelectorTerm {
+// nodes the class allows, or else anywhere. With topology Claims only the creation is bound to a
+// node; later the claims that a pod mounts say where it runs.
+func nodesOf(step tarnv1.Step, p *pavv1.PavProvisioner, record *tarnv1.PavVolume) []corev1.NodeSelectorTerm {
+	if p.Spec.Topology == pavv1.TopologyClaims && step != tarnv1.StepValidation && step != tarnv1.StepCreation {
+		return nil
+	}
 	// The record decides, even if the provisioner's topology has changed: the storage is on that
 	// node.
 	if name := record.Status.NodeName; name != "" {
 		return onNode(name)
 	}
-	if p.Spec.Topology != pavv1.TopologyNode {
+	if p.Spec.Topology != pavv1.TopologyNode && p.Spec.Topology != pavv1.TopologyClaims {
 		return nil
 	}
 	class := &storagev1.StorageClass{}

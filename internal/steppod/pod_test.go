@@ -172,7 +172,7 @@ func TestAPodIsConfinedToItsVolumesNodeBesideWhatItsTemplateRequires(t *testing.
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{own("a"), own("b")}},
 	}}}}
-	requireNodes(pod, nodesOf(p, record))
+	requireNodes(pod, nodesOf(tarnv1.StepCreation, p, record))
 	terms := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	if len(terms) != 2 {
 		t.Fatalf("terms = %v, want the two of the template", terms)
@@ -205,7 +205,7 @@ func TestAPodForOneNodeToleratesItsTaints(t *testing.T) {
 			record := &tarnv1.PavVolume{Status: tarnv1.PavVolumeStatus{NodeName: row.node}}
 			record.Spec.ClassSnapshot.Raw = class
 			pod := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{author}}}
-			requireNodes(pod, nodesOf(p, record))
+			requireNodes(pod, nodesOf(tarnv1.StepCreation, p, record))
 			if pod.Spec.Tolerations[0] != author {
 				t.Errorf("the first toleration is %v, want the author's", pod.Spec.Tolerations[0])
 			}
@@ -227,7 +227,7 @@ func TestAPodForOneNodeToleratesItsTaints(t *testing.T) {
 
 func TestAVolumeForEveryNodeConfinesNoPod(t *testing.T) {
 	pod := &corev1.Pod{}
-	requireNodes(pod, nodesOf(&pavv1.PavProvisioner{}, &tarnv1.PavVolume{}))
+	requireNodes(pod, nodesOf(tarnv1.StepCreation, &pavv1.PavProvisioner{}, &tarnv1.PavVolume{}))
 	if pod.Spec.Affinity != nil {
 		t.Errorf("affinity = %+v, want none", pod.Spec.Affinity)
 	}

@@ -117,7 +117,7 @@ func (s *Steps) prepareOwn(ctx context.Context, p *pavv1.PavProvisioner, passage
 	if err != nil {
 		return nil, err
 	}
-	section, err := s.evaluate(ctx, tarnv1.StepRecycling, p, passage.Record.Spec.Claim.Namespace, vars)
+	section, err := s.evaluate(ctx, tarnv1.StepRecycling, p, passage.Record.Spec.Claim.Namespace, passage.Record.Name, vars)
 	if err != nil {
 		return nil, err
 	}

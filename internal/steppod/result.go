@@ -94,9 +94,8 @@ func checkHandle(handle string) error {
 	return nil
 }
 
-// templateMessage puts section and field before an engine's error.
-func templateMessage(step tarnv1.Step, err error) string {
-	field := "spec." + sectionNames[step]
+// templateMessage puts the field of a section, and that in it, before an engine's error.
+func templateMessage(field string, err error) string {
 	var e *jinja.Error
 	if !errors.As(err, &e) {
 		return field + ": " + err.Error()
@@ -157,6 +156,10 @@ func GivenUp(record *tarnv1.PavVolume) string {
 	if name := record.Status.NodeName; name != "" {
 		node = fmt.Sprintf(" on node %q", name)
 	}
-	return fmt.Sprintf("storage with handle %q of PavProvisioner %q%s is kept if it exists; delete it by hand",
-		cmp.Or(record.Status.Handle, DefaultHandle(record)), record.Spec.Provisioner.Name, node)
+	claims := ""
+	for _, c := range record.Status.Claims {
+		claims += fmt.Sprintf("; its data is in claim %s/%s", c.Namespace, c.Name)
+	}
+	return fmt.Sprintf("storage with handle %q of PavProvisioner %q%s is kept if it exists; delete it by hand%s",
+		cmp.Or(record.Status.Handle, DefaultHandle(record)), record.Spec.Provisioner.Name, node, claims)
 }

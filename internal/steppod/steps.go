@@ -32,9 +32,9 @@ type Steps struct {
 	StateDir string
 	// Namespaces are the allowed namespaces of the pods; nil means DefaultNamespaces.
 	Namespaces Namespaces
-	// EventsOf gives the Events about a pod, from which Unmounted reads what keeps it from
-	// starting. It may be nil. See LiveEvents.
-	EventsOf func(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error)
+	// EventsOf gives the Events about a pod or a claim, from which Unmounted and Unbound read what
+	// keeps a pod from starting. It may be nil. See LiveEvents.
+	EventsOf func(ctx context.Context, about client.Object) ([]corev1.Event, error)
 	// Limits apply to each evaluation; zero fields mean the engine's defaults.
 	Limits jinja.Limits
 }
@@ -98,7 +98,7 @@ func (s *Steps) PrepareDeletion(ctx context.Context, p *pavv1.PavProvisioner, re
 	if err != nil {
 		return nil, err
 	}
-	section, err := s.evaluate(ctx, tarnv1.StepDeletion, p, record.Spec.Claim.Namespace, vars)
+	section, err := s.evaluate(ctx, tarnv1.StepDeletion, p, record.Spec.Claim.Namespace, record.Name, vars)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (s *Steps) PrepareStage(ctx context.Context, step tarnv1.Step, p *pavv1.Pav
 	if err != nil {
 		return nil, err
 	}
-	section, err := s.evaluate(ctx, step, p, claim.Namespace, vars)
+	section, err := s.evaluate(ctx, step, p, claim.Namespace, vol.Name, vars)
 	if err != nil {
 		return nil, err
 	}
@@ -210,17 +210,19 @@ func (s *Steps) evaluateRecord(ctx context.Context, step tarnv1.Step, p *pavv1.P
 	if err != nil {
 		return nil, err
 	}
-	return s.evaluate(ctx, step, p, record.Spec.Claim.Namespace, vars)
+	return s.evaluate(ctx, step, p, record.Spec.Claim.Namespace, record.Name, vars)
 }
 
-// evaluate renders a section and decodes it. own is the namespace of the claim.
-func (s *Steps) evaluate(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, own string, vars map[string]any) (*evaluatedSection, error) {
+// evaluate renders a section and decodes it. own is the namespace of the claim, and volumeName names
+// the volume.
+func (s *Steps) evaluate(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, own, volumeName string, vars map[string]any) (*evaluatedSection, error) {
 	object, err := objectOf(p, step)
 	if err != nil {
 		return nil, failed(step, ReasonInvalid, "%s: %v", SectionField(step), err)
 	}
 	live := &lookups{reader: s.Reader, provisioner: p, own: own}
 	live.addTo(vars)
+	addClaims(vars, step, p, volumeName)
 	ctx, cancel := context.WithTimeout(ctx, evaluationTime)
 	defer cancel()
 	value, err := evaluateLiterally(ctx, object, vars, s.Limits)
@@ -228,7 +230,7 @@ func (s *Steps) evaluate(ctx context.Context, step tarnv1.Step, p *pavv1.PavProv
 		if live.transient != nil {
 			return nil, fmt.Errorf("evaluating %s: %w", SectionField(step), live.transient)
 		}
-		return nil, failed(step, ReasonTemplate, "%s", templateMessage(step, err))
+		return nil, failed(step, ReasonTemplate, "%s", templateMessage(SectionField(step), err))
 	}
 	section, err := decodeSection(step, value)
 	if err != nil {
@@ -241,7 +243,7 @@ func recordOrder(step tarnv1.Step, p *pavv1.PavProvisioner, record *tarnv1.PavVo
 	return order{
 		step: step, name: PodName(step, record.Spec.Claim.UID, attempt), provisioner: p.Name, volume: record.Name,
 		owner: ownerReference("PavVolume", record), uidLabel: tarnv1.LabelRecord,
-		nodes: nodesOf(p, record),
+		nodes: nodesOf(step, p, record),
 	}
 }
 
@@ -357,7 +359,7 @@ func (s *Steps) PrepareStatic(ctx context.Context, p *pavv1.PavProvisioner, stag
 	if err != nil {
 		return nil, err
 	}
-	section, err := s.evaluate(ctx, tarnv1.StepValidation, p, claim.Namespace, vars)
+	section, err := s.evaluate(ctx, tarnv1.StepValidation, p, claim.Namespace, vol.Name, vars)
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,16 @@ func Sections(p *pavv1.PavProvisioner) []Section {
 	return found
 }
 
+// ClaimSections gives the templates in spec.claims, whose variables are those of the creation.
+func ClaimSections(p *pavv1.PavProvisioner) (found []Section) {
+	for i, c := range p.Spec.Claims {
+		if object, err := decodeRaw(c.Template); err == nil {
+			found = append(found, Section{Step: tarnv1.StepCreation, Field: claimField(i), Object: object})
+		}
+	}
+	return found
+}
+
 // SectionField is the path of a step's section, like spec.volumeCreation.
 func SectionField(step tarnv1.Step) string { return "spec." + sectionNames[step] }
 
@@ -93,19 +103,21 @@ func Variables(step tarnv1.Step, mode pavv1.ProvisioningMode) ([]string, error) 
 	if err != nil {
 		return nil, fmt.Errorf("naming the variables of %s: %w", step, err)
 	}
+	addClaims(vars, step, &pavv1.PavProvisioner{}, "")
 	return append(slices.Sorted(maps.Keys(vars)), getClaim, getVolume), nil
 }
 
 // Render evaluates the templates of a section and gives the result without checking it. own is the
-// namespace of the volume's claim. A mistake in a template gives a *jinja.Error whose Path begins
+// namespace of the volume's claim, and volumeName names the volume. A mistake in a template gives a *jinja.Error whose Path begins
 // with the section's Field.
-func (s *Steps) Render(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, own string, vars map[string]any) (any, error) {
+func (s *Steps) Render(ctx context.Context, step tarnv1.Step, p *pavv1.PavProvisioner, own, volumeName string, vars map[string]any) (any, error) {
 	object, err := objectOf(p, step)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", SectionField(step), err)
 	}
 	known := maps.Clone(vars)
 	(&lookups{reader: s.Reader, provisioner: p, own: own}).addTo(known)
+	addClaims(known, step, p, volumeName)
 	ctx, cancel := context.WithTimeout(ctx, evaluationTime)
 	defer cancel()
 	value, err := evaluateLiterally(ctx, object, known, s.Limits)

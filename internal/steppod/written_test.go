@@ -62,12 +62,12 @@ func TestASectionIsRenderedWithoutACluster(t *testing.T) {
 		t.Errorf("got sections %v, want those of creation and staging", found)
 	}
 	vars := map[string]any{"requestedMinCapacity": int64(7), "params": map[string]any{"nope": "x"}}
-	value, err := (&Steps{}).Render(t.Context(), tarnv1.StepCreation, p, "default", vars)
+	value, err := (&Steps{}).Render(t.Context(), tarnv1.StepCreation, p, "default", "pvc-1", vars)
 	if fields, ok := value.(map[string]any); err != nil || !ok || fields["capacity"] != int64(7) || fields["handle"] != "x" {
 		t.Errorf("got %v, %v, want capacity 7 and handle x", value, err)
 	}
 	vars["params"] = map[string]any{}
-	_, err = (&Steps{}).Render(t.Context(), tarnv1.StepCreation, p, "default", vars)
+	_, err = (&Steps{}).Render(t.Context(), tarnv1.StepCreation, p, "default", "pvc-1", vars)
 	var e *jinja.Error
 	if !errors.As(err, &e) || e.Path != "spec.volumeCreation.handle" || !strings.Contains(e.Detail(), "^") {
 		t.Errorf("got %v, want an error of the template with its path and a caret", err)

@@ -32,7 +32,7 @@ const (
 
 // Topology is from where a provisioner's volumes can be used.
 //
-// +kubebuilder:validation:Enum=Cluster;Node
+// +kubebuilder:validation:Enum=Cluster;Node;Claims
 type Topology string
 
 const (
@@ -40,7 +40,23 @@ const (
 	TopologyCluster Topology = "Cluster"
 	// TopologyNode is a volume that only the node it was created on can use.
 	TopologyNode Topology = "Node"
+	// TopologyClaims is a volume that the nodes can use which can use all of its claims.
+	TopologyClaims Topology = "Claims"
 )
+
+// VolumeClaim is a claim that Tarn makes for each volume of a provisioner.
+type VolumeClaim struct {
+	// name is what templates call the claim: claims.NAME is the name of the
+	// PersistentVolumeClaim that was made for the volume.
+	// +kubebuilder:validation:Pattern=`^[a-z][a-z0-9]{0,19}$`
+	Name string `json:"name"`
+	// template is the claim: metadata with labels and annotations, and spec with
+	// accessModes, resources, storageClassName, volumeAttributesClassName and volumeMode.
+	// By default it requests as much as the volume's claim does, with ReadWriteOnce, from
+	// the default class.
+	// +optional
+	Template *apiextensionsv1.JSON `json:"template,omitempty"`
+}
 
 // Condition types of a PavProvisioner.
 const (
@@ -80,13 +96,23 @@ type PavProvisionerSpec struct {
 	ClaimAccess ClaimAccess `json:"claimAccess,omitempty"`
 
 	// topology says which nodes can use a volume: with Cluster every node, as in the
-	// original, with Node the one it was created on. With Node, creation and deletion
+	// original, with Node the one it was created on, with Claims those of its claims. With Node, creation and deletion
 	// pods run on that node, and it is the node affinity of the PersistentVolume. If the
 	// class waits for the first consumer, the scheduler selects the node, and selects
-	// again when the creation fails there.
+	// again when the creation fails there. With Claims, the creation pod runs on that node
+	// too, and the PersistentVolume has the node affinity of the volumes of its claims.
 	// +kubebuilder:default=Cluster
 	// +optional
 	Topology Topology `json:"topology,omitempty"`
+
+	// claims are claims that Tarn makes for each volume, and deletes after it. A volume over
+	// other volumes keeps its data in them. They are in the first namespace of
+	// --step-namespaces, where pods of the provisioner mount them.
+	// +kubebuilder:validation:MaxItems=4
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Claims []VolumeClaim `json:"claims,omitempty"`
 
 	// volumeValidation restricts which claims are served, by volumeModes, accessModes,
 	// minCapacity and maxCapacity. If the pod of its podTemplate fails, the claim is

@@ -295,6 +295,13 @@ func (g *gatherer) volume(ctx context.Context, name, provisioner string) *volume
 	if v.Record != nil {
 		_, pod, _ := stepOf(v.Record)
 		v.Step = g.stepPod(ctx, pod.Namespace, pod.Name)
+		for _, made := range v.Record.Status.Claims {
+			claim := get(ctx, g, Claim, made.Namespace, made.Name, &corev1.PersistentVolumeClaim{})
+			if claim != nil && (claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil ||
+				claim.Spec.Resources.Requests.Storage().Cmp(*claim.Status.Capacity.Storage()) > 0) {
+				v.Backing = append(v.Backing, g.claim(ctx, claim))
+			}
+		}
 	}
 	asked := g.view.Asked.Kind == Volume
 	if v.Volume != nil {

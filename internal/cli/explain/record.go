@@ -126,7 +126,7 @@ func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeCla
 	s.blame("%s, attempt %d: %s", what, r.Status.Attempts, failed.Message)
 	due := r.Status.NextAttemptTime
 	// A failed attempt has given up the node that was selected before.
-	forNode := claim != nil && claim.Annotations[volume.AnnSelectedNode] == "" && r.Spec.WaitsForNode && p != nil && p.Spec.Topology == pavv1.TopologyNode
+	forNode := claim != nil && claim.Annotations[volume.AnnSelectedNode] == "" && r.Spec.WaitsForNode && p != nil && (p.Spec.Topology == pavv1.TopologyNode || p.Spec.Topology == pavv1.TopologyClaims)
 	if forNode {
 		link.Next = fmt.Sprintf("attempt %d when the scheduler has selected a node again, which needs a pod that uses the claim", r.Status.Attempts+1)
 		if due != nil && due.After(s.view.Now) {
@@ -247,6 +247,10 @@ func stepOf(record *tarnv1.PavVolume) (step tarnv1.Step, pod Object, due bool) {
 func (s *story) stepPod(v *volumeView) {
 	r := v.Record
 	step, pod, due := stepOf(r)
+	if v.Step == nil && len(v.Backing) > 0 {
+		s.backing(v)
+		return
+	}
 	if v.Step == nil {
 		if due && (step != tarnv1.StepDeletion || keptFrom(v) == "") {
 			s.missingPod(pod, "", "when tarn controller starts it", true, writtenAt(r))
@@ -263,6 +267,22 @@ func (s *story) stepPod(v *volumeView) {
 	if due {
 		s.lateAfter(v.Step.Pod, r.UID)
 	}
+	s.backing(v)
+}
+
+// backing follows the claims that were made for a volume and that are not ready: its pods mount
+// them.
+func (s *story) backing(v *volumeView) {
+	var parts []*story
+	for _, c := range v.Backing {
+		part := s.part(c.Object.Name)
+		part.ofClaim(c)
+		if part.cause != "" {
+			part.cause = fmt.Sprintf("%s, over which the volume lies: %s", c.Object, part.cause)
+		}
+		parts = append(parts, part)
+	}
+	s.weigh(parts...)
 }
 
 // ourPod adds a step pod, and reports how far it is, what keeps it from ending, and when it is

@@ -112,9 +112,12 @@ type volumeView struct {
 	// Named are the claims and volumes that name the storage of a record without a volume.
 	Named []Object
 	// Step is the pod of the record's step.
-	Step   *podView
-	Stages []stageView
-	Events []corev1.Event
+	Step *podView
+	// Backing are the claims that were made for the volume and that are not ready: not bound, being
+	// deleted, or growing.
+	Backing []*claimView
+	Stages  []stageView
+	Events  []corev1.Event
 }
 
 // claimRef returns the claim that a volume names. If there is no volume, it returns the record's

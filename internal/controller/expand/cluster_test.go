@@ -67,6 +67,9 @@ func (c *cluster) makeProvisioner() *pavv1.PavProvisioner {
 			section += `, "nodePodTemplate"` + pod
 		}
 		p.UID, p.Spec.VolumeExpansion = "", testkit.Section(section+"}")
+		if c.growth.backed {
+			p.Spec.Claims = []pavv1.VolumeClaim{{Name: "backing", Template: testkit.Section(`{"spec": {"storageClassName": "` + c.name + `"}}`)}}
+		}
 	})
 	status := p.Status
 	c.Must(c.Client.Create(c.Ctx, p))
@@ -88,11 +91,39 @@ func (c *cluster) makeVolume(p *pavv1.PavProvisioner) {
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: tarnv1.ConditionProvisioned, Status: metav1.ConditionTrue, Reason: "Provisioned"})
 	c.record.Status = status
 	c.Must(c.Client.Status().Update(c.Ctx, c.record))
+	if c.growth.backed {
+		c.makeBacking()
+	}
 	c.Must(c.Client.Create(c.Ctx, testkit.Volume(c.record, func(v *corev1.PersistentVolume) { v.UID = "" })))
 	c.claim.Spec.VolumeName = c.record.Name
 	c.Must(c.Client.Update(c.Ctx, c.claim))
 	c.claim.Status.Phase, c.claim.Status.Capacity = corev1.ClaimBound, corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	c.Must(c.Client.Status().Update(c.Ctx, c.claim))
+}
+
+// makeBacking makes the claim that the volume lies over.
+func (c *cluster) makeBacking() {
+	c.T.Helper()
+	backing := testkit.Claim("default", steppod.ClaimName(c.record.Name, "backing"), "", c.name)
+	backing.Labels = map[string]string{tarnv1.LabelRecord: string(c.record.UID), tarnv1.LabelVolume: c.record.Name}
+	backing.Spec.VolumeName = "other"
+	c.Must(c.Client.Create(c.Ctx, backing))
+	backing.Status.Phase, backing.Status.Capacity = corev1.ClaimBound, corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	c.Must(c.Client.Status().Update(c.Ctx, backing))
+	c.record.Status.Claims = []tarnv1.MadeClaim{{Namespace: backing.Namespace, Name: backing.Name}}
+	c.Must(c.Client.Status().Update(c.Ctx, c.record))
+}
+
+// growBacking acts as the driver of the claim that the volume lies over.
+func (c *cluster) growBacking() {
+	backing := &corev1.PersistentVolumeClaim{}
+	if c.Client.Get(c.Ctx, client.ObjectKey{Namespace: "default", Name: steppod.ClaimName(c.record.Name, "backing")}, backing) != nil {
+		return
+	}
+	if backing.Status.Capacity.Storage().Cmp(*backing.Spec.Resources.Requests.Storage()) < 0 {
+		backing.Status.Capacity[corev1.ResourceStorage] = *backing.Spec.Resources.Requests.Storage()
+		_ = c.Client.Status().Update(c.Ctx, backing)
+	}
 }
 
 // Run starts the controller with the account it has in a cluster.
@@ -130,6 +161,13 @@ func (c *cluster) ask(size string) {
 
 // ends is the result of an expansion pod. Pods for the first requested size fail.
 func (c *cluster) ends(pod *corev1.Pod) steppodtest.End {
+	if c.growth.backed {
+		backing := &corev1.PersistentVolumeClaim{}
+		c.Must(c.Client.Get(c.Ctx, client.ObjectKey{Namespace: "default", Name: steppod.ClaimName(c.record.Name, "backing")}, backing))
+		if has := backing.Status.Capacity.Storage(); has.Value() < c.record.Spec.RequestedMinCapacity*2 {
+			c.T.Errorf("an expansion pod runs while the claim below has %s", has)
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	first := ptr.To(resource.MustParse(c.growth.asks[0])).Value()
@@ -151,6 +189,9 @@ func (c *cluster) round() error {
 		if s.pods[i].DeletionTimestamp != nil && steppod.Ended(&s.pods[i]) {
 			_ = c.Client.Delete(c.Ctx, &s.pods[i], client.GracePeriodSeconds(0))
 		}
+	}
+	if c.growth.backed {
+		c.growBacking()
 	}
 	if statusOf(s.claim) == corev1.PersistentVolumeClaimNodeResizePending {
 		c.resizeOnNode(s.claim)

@@ -48,6 +48,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), steps: o.Steps, clock: o.Clock,
 		runner: action.Runner{Client: mgr.GetClient(), Events: mgr.GetEventRecorder(kube.ControllerName), Steps: o.Steps},
 	}
+	r.runner.Own = r.own
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
 	}
@@ -114,13 +115,16 @@ func request(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
 }
 
-func mapClaim(_ context.Context, o client.Object) []reconcile.Request {
+func mapClaim(_ context.Context, o client.Object) (requests []reconcile.Request) {
 	claim, ok := o.(*corev1.PersistentVolumeClaim)
+	if ok && claim.Labels[tarnv1.LabelRecord] != "" { // it was made for a volume, which may wait for its size
+		requests = append(requests, request(claim.Labels[tarnv1.LabelVolume]))
+	}
 	// A claim that is not Bound yet has no capacity, so it would seem to request more.
 	if !ok || claim.Spec.VolumeName == "" || claim.Status.Phase != corev1.ClaimBound || !resizing(claim) {
-		return nil
+		return requests
 	}
-	return []reconcile.Request{request(claim.Spec.VolumeName)}
+	return append(requests, request(claim.Spec.VolumeName))
 }
 
 // mapVolume enqueues a volume that was expanded by hand. A volume that Tarn created grows through

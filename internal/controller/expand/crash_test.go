@@ -19,6 +19,8 @@ type growth struct {
 
 	// onNodes says that nodes have a part in it.
 	onNodes bool
+	// backed says that the volume lies over a claim, which grows first.
+	backed bool
 	// asks are the sizes that the claim requests, each after the previous one failed.
 	asks []string
 	// failures is how many pods for the first size fail. tooMuch is a size that no node reaches.
@@ -34,6 +36,7 @@ const always = 99
 
 var growths = []growth{
 	{Span: testkit.Span{Name: "grown"}, asks: []string{"2Gi"}, want: "2Gi", made: "2Gi", least: 1, most: 1},
+	{Span: testkit.Span{Name: "backed", To: 5}, backed: true, asks: []string{"2Gi"}, want: "2Gi", made: "2Gi", least: 1, most: 1},
 	{Span: testkit.Span{Name: "at-second-go", From: 4, To: 9}, asks: []string{"2Gi"}, failures: 1, want: "2Gi", made: "2Gi", least: 2, most: 2},
 	// The number of failures depends on how soon the claim requests less.
 	{Span: testkit.Span{Name: "less", From: 6}, asks: []string{"4Gi", "2Gi"}, failures: always, want: "2Gi", made: "2Gi", least: 2, most: always},

@@ -36,9 +36,11 @@ type View struct {
 	// evaluated, or why the API server rejected its pod.
 	Prepared *steppod.Prepared
 	Unfit    *steppod.StepError
+	// Behind are the volume's own claims that have not reached their part of the new size.
+	Behind []backing
 }
 
-// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete
@@ -80,7 +82,9 @@ func (r *reconciler) gather(ctx context.Context, key client.ObjectKey, now time.
 	if v.Unfit = obstacle(v); v.Unfit != nil {
 		return v, nil //nolint:nilerr // what stands in the way is part of the view
 	}
-	v.Prepared, err = r.steps.PrepareExpansion(ctx, v.Provisioner, v.Record, v.Claim, target, attempt)
+	if v.Prepared, err = r.steps.PrepareExpansion(ctx, v.Provisioner, v.Record, v.Claim, target, attempt); err == nil {
+		err = r.gatherBehind(ctx, v, target)
+	}
 	if v.Unfit = steppod.AsStepError(err); err != nil && v.Unfit == nil {
 		return nil, err
 	}

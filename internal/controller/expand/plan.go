@@ -229,15 +229,19 @@ func planWaiting(v *View, now time.Time) Plan {
 	return Plan{Next: journalOf(v).NextAttemptTime.Time}
 }
 
-// begin writes the intent, then creates the pod. It writes the intent even if it is recorded
+// begin writes the intent, then grows the volume's own claims. When they have grown, it creates the
+// pod. It writes the intent even if it is recorded
 // already: if the cache was behind, that write fails. So no pod is created for an expansion that is
 // already done.
 func begin(v *View, attempt int32, target int64, now time.Time) Plan {
 	if v.Unfit != nil {
 		return failed(v, attempt, target, v.Unfit, now)
 	}
-	if v.Prepared.Pod == nil {
+	if v.Prepared.Pod == nil && len(v.Behind) == 0 {
 		return done(v, target, now)
+	}
+	if j := journalOf(v); len(v.Behind) > 0 && j.TargetCapacity == target && j.Attempts == attempt && j.NextAttemptTime == nil {
+		return Plan{Actions: growClaims(v, now)}
 	}
 	status := v.Record.Status.DeepCopy()
 	again := status.Expansion != nil && status.Expansion.TargetCapacity == target
@@ -249,6 +253,9 @@ func begin(v *View, attempt int32, target int64, now time.Time) Plan {
 	if !again {
 		actions = append(actions, post(v, corev1.EventTypeNormal, eventResizing, fmt.Sprintf(
 			"PavProvisioner %q expands volume %s to %d bytes", v.Provisioner.Name, v.Volume.Name, target)))
+	}
+	if len(v.Behind) > 0 {
+		return Plan{Actions: append(append(actions, discard(v, "")), growRequests(v)...)}
 	}
 	return Plan{Actions: append(actions, action.StartPod{Pod: v.Prepared.Pod}, discard(v, v.Prepared.Pod.Name))}
 }

@@ -28,6 +28,8 @@ func (r *reconciler) apply(ctx context.Context, v *View, p Plan) (more bool, err
 		return r.begin(ctx, v)
 	case ActCreate:
 		return r.create(ctx, v, v.Record.Status.Attempts)
+	case ActEndClaims:
+		return r.endClaims(ctx, v)
 	case ActRestart:
 		return r.restart(ctx, v)
 	case ActHandOver:

@@ -64,10 +64,10 @@ func (r *reconciler) begin(ctx context.Context, v *View) (more bool, err error) 
 	if prepared.Pod == nil {
 		return r.create(ctx, v, attempt)
 	}
-	if _, err := r.apply(ctx, v, begun(v, tarnv1.VolumeValidating, attempt, prepared)); err != nil {
+	if _, err := r.apply(ctx, v, begun(v, tarnv1.VolumeValidating, attempt, prepared, nil)); err != nil {
 		return false, err
 	}
-	return r.start(ctx, v, prepared.Pod, tarnv1.VolumePending)
+	return r.start(ctx, v, prepared.Pod, nil, tarnv1.VolumePending)
 }
 
 // create starts the creation of an attempt whose validation has succeeded.
@@ -76,6 +76,10 @@ func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (more b
 		return r.fail(ctx, v, err, tarnv1.VolumePending, attempt)
 	}
 	prepared, err := r.steps.PrepareCreation(ctx, v.Provisioner, v.Record, v.Claim, attempt)
+	if err != nil {
+		return r.fail(ctx, v, err, tarnv1.VolumePending, attempt)
+	}
+	claims, err := r.prepareClaims(ctx, v, prepared)
 	if err != nil {
 		return r.fail(ctx, v, err, tarnv1.VolumePending, attempt)
 	}
@@ -94,14 +98,24 @@ func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (more b
 	if err := prepared.MarkFirst(); err != nil {
 		return false, err
 	}
-	if _, err := r.apply(ctx, v, begun(v, tarnv1.VolumeCreating, attempt, prepared)); err != nil {
+	if _, err := r.apply(ctx, v, begun(v, tarnv1.VolumeCreating, attempt, prepared, claims)); err != nil {
 		return false, err
 	}
 	// Now that the handle is in the record, the deletion of another volume with it waits.
 	if waits, err := r.yields(ctx, v, handle); err != nil || waits {
 		return false, err
 	}
-	return r.start(ctx, v, prepared.Pod, tarnv1.VolumePending)
+	return r.start(ctx, v, prepared.Pod, claims, tarnv1.VolumePending)
+}
+
+// prepareClaims evaluates the claims that a creation needs, which its pod mounts.
+func (r *reconciler) prepareClaims(ctx context.Context, v *View, prepared *steppod.Prepared) ([]*corev1.PersistentVolumeClaim, error) {
+	claims, err := r.steps.PrepareClaims(ctx, v.Provisioner, v.Record, v.Claim, 0)
+	if err == nil && len(claims) > 0 && prepared.Pod == nil {
+		err = &steppod.StepError{Step: tarnv1.StepCreation, Reason: steppod.ReasonInvalid,
+			Message: "spec.volumeCreation has no podTemplate, but a creation pod must mount the claims of spec.claims"}
+	}
+	return claims, err
 }
 
 // restart starts the pod of the current attempt, which is not in the cache: it was not started
@@ -133,9 +147,15 @@ func (r *reconciler) restart(ctx context.Context, v *View) (more bool, err error
 	if err != nil {
 		return r.fail(ctx, v, err, onFailure, attempt)
 	}
-	// The template may give another namespace and handle by now.
-	if s := v.Record.Status; s.PodNamespace != prepared.Pod.Namespace || s.Handle != prepared.Inputs.Handle {
-		if _, err := r.apply(ctx, v, begun(v, s.Phase, s.Attempts, prepared)); err != nil {
+	var claims []*corev1.PersistentVolumeClaim
+	if step == tarnv1.StepCreation {
+		if claims, err = r.prepareClaims(ctx, v, prepared); err != nil {
+			return r.fail(ctx, v, err, onFailure, attempt)
+		}
+	}
+	// The template may give another namespace and handle by now, and other claims.
+	if s := v.Record.Status; s.PodNamespace != prepared.Pod.Namespace || s.Handle != prepared.Inputs.Handle || len(withClaims(s.Claims, claims)) > len(s.Claims) {
+		if _, err := r.apply(ctx, v, begun(v, s.Phase, s.Attempts, prepared, claims)); err != nil {
 			return false, err
 		}
 	}
@@ -147,12 +167,15 @@ func (r *reconciler) restart(ctx context.Context, v *View) (more bool, err error
 		_, err := r.unlessWritten(ctx, v, giveWay(v, []kube.Holder{*holder}, r.clock.Now()))
 		return false, err
 	}
-	return r.start(ctx, v, prepared.Pod, onFailure)
+	return r.start(ctx, v, prepared.Pod, claims, onFailure)
 }
 
-// start starts a pod of an attempt. Pods of earlier steps and attempts were kept until now, so that
+// start makes the claims of an attempt, and starts its pod. Pods of earlier steps and attempts were kept until now, so that
 // the provisioner's author could read their logs.
-func (r *reconciler) start(ctx context.Context, v *View, pod *corev1.Pod, onRefusal tarnv1.VolumePhase) (more bool, err error) {
+func (r *reconciler) start(ctx context.Context, v *View, pod *corev1.Pod, claims []*corev1.PersistentVolumeClaim, onRefusal tarnv1.VolumePhase) (more bool, err error) {
+	if err := r.makeClaims(ctx, v, claims); err != nil {
+		return r.fail(ctx, v, err, onRefusal, v.Record.Status.Attempts)
+	}
 	if err := r.runner.Do(ctx, action.StartPod{Pod: pod}); err != nil {
 		return r.fail(ctx, v, err, onRefusal, v.Record.Status.Attempts)
 	}
@@ -208,6 +231,11 @@ func (r *reconciler) writeVolume(ctx context.Context, v *View) (instead *Plan, e
 	}
 	if err := r.tie(ctx, vol, v.Record.Status.NodeName); err != nil {
 		return nil, err
+	}
+	if follows(v) {
+		if err := r.tieToClaims(ctx, v, vol); err != nil {
+			return nil, err
+		}
 	}
 	err = r.client.Create(ctx, vol)
 	if apierrors.IsAlreadyExists(err) {

@@ -52,6 +52,8 @@ type cluster struct {
 	failures, resists int
 	stored            bool
 	wrong             []string
+	// made are the UIDs of the claims that were made for the volume.
+	made []types.UID
 	// heldAtCreated says that the claim was deleted while no controller ran and the record was
 	// Created without a volume. written says that a volume ever existed.
 	heldAtCreated, written bool
@@ -132,6 +134,8 @@ type sight struct {
 	record *tarnv1.PavVolume
 	volume *corev1.PersistentVolume
 	pods   []corev1.Pod
+	// made are the claims that were made for the volume.
+	made []corev1.PersistentVolumeClaim
 }
 
 // see reads live.
@@ -144,7 +148,9 @@ func (c *cluster) see() (sight, error) {
 	claim, err := kube.Get(c.Ctx, c.Client, client.ObjectKeyFromObject(c.claim), &corev1.PersistentVolumeClaim{})
 	record, recordErr := kube.Get(c.Ctx, c.Client, key, &tarnv1.PavVolume{})
 	vol, volumeErr := kube.Get(c.Ctx, c.Client, key, &corev1.PersistentVolume{})
-	return sight{claim, record, vol, pods.Items}, errors.Join(err, recordErr, volumeErr, podsErr)
+	made := &corev1.PersistentVolumeClaimList{}
+	madeErr := c.Client.List(c.Ctx, made, client.InNamespace(c.claim.Namespace), client.MatchingLabels{tarnv1.LabelProvisioner: c.name})
+	return sight{claim, record, vol, pods.Items, made.Items}, errors.Join(err, recordErr, volumeErr, podsErr, madeErr)
 }
 
 // nodeOf is the node that a pod requests.
@@ -166,6 +172,12 @@ func (c *cluster) ends(pod *corev1.Pod) steppodtest.End {
 	step := tarnv1.Step(pod.Labels[tarnv1.LabelStep])
 	if step == tarnv1.StepDeletion {
 		return c.deletes(pod)
+	}
+	if c.life.backed { // its kubelet mounts the claim
+		c.Mirror.Until(c.Ctx, func() bool {
+			s, err := c.see()
+			return err == nil && len(s.made) == 1 && s.made[0].Status.Phase == corev1.ClaimBound
+		})
 	}
 	c.mu.Lock()
 	if step == tarnv1.StepCreation && c.stored {
@@ -206,6 +218,9 @@ func (c *cluster) deletes(pod *corev1.Pod) steppodtest.End {
 	if err != nil || s.claim != nil && s.record != nil && s.record.Status.Phase == tarnv1.VolumeDeleting {
 		c.wrong = append(c.wrong, "deletion pod "+pod.Name+" ran while the claim was there")
 	}
+	if c.life.backed && (len(s.made) != 1 || s.made[0].DeletionTimestamp != nil) {
+		c.wrong = append(c.wrong, "deletion pod "+pod.Name+" ran without the claim that it mounts")
+	}
 	if c.resists > 0 {
 		c.resists--
 		return steppodtest.End{Fails: true, Result: tarnv1.PodResult{Error: "the array is busy"}}
@@ -229,6 +244,9 @@ func (c *cluster) round() error {
 	}
 	if s.claim != nil {
 		c.serve(s)
+	}
+	for i := range s.made {
+		c.back(&s.made[i])
 	}
 	c.watchStorage(s)
 	if s.volume != nil {
@@ -268,6 +286,31 @@ func (c *cluster) serve(s sight) {
 	case s.claim.Spec.VolumeName != "" && s.claim.Status.Phase != corev1.ClaimBound:
 		s.claim.Status.Phase = corev1.ClaimBound
 		_ = c.Client.Status().Update(c.Ctx, s.claim)
+	}
+}
+
+// back acts as binder and protection of a claim that was made for the volume.
+func (c *cluster) back(made *corev1.PersistentVolumeClaim) {
+	c.mu.Lock()
+	if !slices.Contains(c.made, made.UID) {
+		c.made = append(c.made, made.UID)
+	}
+	c.mu.Unlock()
+	switch {
+	case made.DeletionTimestamp != nil:
+		c.unprotect(made)
+	case made.Spec.VolumeName == "":
+		vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "backing-" + string(made.UID)}, Spec: corev1.PersistentVolumeSpec{
+			Capacity: made.Spec.Resources.Requests, AccessModes: made.Spec.AccessModes, NodeAffinity: affinityTo(secondNode),
+			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/none"}},
+		}}
+		if client.IgnoreAlreadyExists(c.Client.Create(c.Ctx, vol)) == nil {
+			made.Spec.VolumeName = vol.Name
+			_ = c.Client.Update(c.Ctx, made)
+		}
+	case made.Status.Phase != corev1.ClaimBound:
+		made.Status.Phase = corev1.ClaimBound
+		_ = c.Client.Status().Update(c.Ctx, made)
 	}
 }
 

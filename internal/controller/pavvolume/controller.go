@@ -26,7 +26,7 @@ import (
 	"tarn.dev/tarn/internal/volume"
 )
 
-// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=persistentvolumes,verbs=get;list;watch;create;delete;patch
 // +kubebuilder:rbac:groups="",resources=persistentvolumes/status,verbs=patch
@@ -97,6 +97,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(r.mapHolder)).
 		Watches(&corev1.PersistentVolume{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(whatMayEnd())).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(mapClaim), builder.WithPredicates(namesProvisioner)).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(mapMade), builder.WithPredicates(predicate.NewPredicateFuncs(isMade))).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &tarnv1.PavVolume{})).
 		Watches(&tarnv1.PavStage{}, handler.EnqueueRequestsFromMapFunc(mapStage)).
 		Watches(&pavv1.PavProvisioner{}, handler.EnqueueRequestsFromMapFunc(r.mapProvisioner), builder.WithPredicates(kube.ProvisionerJudged())).

@@ -4,6 +4,7 @@ package pavvolume
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -49,6 +50,8 @@ type life struct {
 	// again says that the provisioner chooses the handle, and that a volume that is being deleted
 	// still has it.
 	again bool
+	// backed says that the volume lies over a claim that is made for it.
+	backed bool
 	// least and most limit how many creation pods run.
 	least, most int
 }
@@ -67,6 +70,8 @@ var lives = []life{
 	{Span: testkit.Span{Name: "retained", From: 7}, deleted: onceWritten, kept: byItsVolume, least: 1, most: 1},
 	{Span: testkit.Span{Name: "forgotten", From: 7}, deleted: onceWritten, kept: byForgetting, least: 1, most: 1},
 	{Span: testkit.Span{Name: "after-another", From: 2}, again: true, least: 1, most: 1},
+	{Span: testkit.Span{Name: "backed", From: 2}, backed: true, failures: 1, least: 2, most: 2},
+	{Span: testkit.Span{Name: "gone-with-its-claim", From: 7}, backed: true, deleted: onceWritten, least: 1, most: 1},
 }
 
 func TestAVolumeIsMadeOnceAndEndsOnceWhereverTheControllerIsKilled(t *testing.T) {
@@ -110,6 +115,8 @@ func (c *cluster) served() string {
 		return fmt.Sprintf("the claim is %s, the record %+v", s.claim.Status.Phase, s.record.Status)
 	case len(s.pods) > 0:
 		return "pod " + s.pods[0].Name + " is left"
+	case c.life.backed && (len(s.made) != 1 || s.made[0].DeletionTimestamp != nil || s.made[0].Labels[tarnv1.LabelDeletionProtection] != "true"):
+		return fmt.Sprintf("it lies over the claims %v", s.made)
 	}
 	return ""
 }
@@ -127,6 +134,8 @@ func (c *cluster) nothing() string {
 		return fmt.Sprintf("the volume is there, %s, with finalizers %q", s.volume.Status.Phase, s.volume.Finalizers)
 	case len(s.pods) > 0:
 		return "pod " + s.pods[0].Name + " is there"
+	case len(s.made) > 0:
+		return "claim " + s.made[0].Name + " is there"
 	}
 	return ""
 }
@@ -169,6 +178,12 @@ func (c *cluster) Check() {
 	if c.life.waits && (s.volume.Spec.NodeAffinity == nil || s.volume.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0] != secondNode) {
 		c.T.Errorf("the volume is made on %s and is for %+v", secondNode, s.volume.Spec.NodeAffinity)
 	}
+	if c.life.backed && len(c.made) != len(created) {
+		c.T.Errorf("claims %v were made for %d attempts", c.made, len(created))
+	}
+	if c.life.backed && c.life.deleted == "" && (s.volume.Spec.NodeAffinity == nil || !reflect.DeepEqual(s.volume.Spec.NodeAffinity, affinityTo(secondNode))) {
+		c.T.Errorf("the volume of its claim is on %s, and it is for %+v", secondNode, s.volume.Spec.NodeAffinity)
+	}
 	if c.life.deleted == "" {
 		return
 	}
@@ -191,6 +206,13 @@ func (l life) provisioner(name string) *pavv1.PavProvisioner {
 		}
 		if l.waits {
 			p.Spec.Topology = pavv1.TopologyNode
+		}
+		if l.backed {
+			p.Spec.Topology = pavv1.TopologyClaims
+			p.Spec.Claims = []pavv1.VolumeClaim{{Name: "backing", Template: testkit.Section(`{"spec": {"storageClassName": "none"}}`)}}
+			mounts := testkit.Section(`{"podTemplate": {"spec": {"containers": [{"name": "c", "image": "busybox:1.36"}],
+				"volumes": [{"name": "b", "persistentVolumeClaim": {"claimName": "{{ claims.backing }}"}}]}}}`)
+			p.Spec.VolumeCreation, p.Spec.VolumeDeletion = mounts, mounts
 		}
 	})
 }

@@ -136,6 +136,9 @@ func planPending(v *View, now time.Time) Plan {
 	if !needed(v) {
 		return drop(v)
 	}
+	if len(v.Record.Status.Claims) > 0 { // of an attempt that is undone
+		return Plan{Act: ActEndClaims}
+	}
 	p := v.Provisioner
 	if p == nil || p.UID != v.Record.Spec.Provisioner.UID || p.DeletionTimestamp != nil {
 		return drop(v) // nothing was created; if the provisioner returns, it gets a new record
@@ -164,7 +167,7 @@ func planPending(v *View, now time.Time) Plan {
 
 // followsNode says whether the volume is created on the node that the scheduler selects.
 func followsNode(v *View) bool {
-	return v.Record.Spec.WaitsForNode && tied(v)
+	return v.Record.Spec.WaitsForNode && (tied(v) || follows(v))
 }
 
 // wanted says whether the claim exists and still waits for this volume.
@@ -176,8 +179,11 @@ func wanted(v *View) bool {
 // user deletes the record to get a new one, with the current class.
 func needed(v *View) bool { return wanted(v) && v.Record.DeletionTimestamp == nil }
 
-// drop removes a record without storage, and its pods.
+// drop removes a record without storage, its claims and its pods.
 func drop(v *View) Plan {
+	if len(v.Record.Status.Claims) > 0 {
+		return Plan{Act: ActEndClaims}
+	}
 	return Plan{Actions: []action.Action{
 		action.Confirm{Object: v.Record}, action.DiscardPods{Pods: v.Pods},
 		action.RemoveFinalizer{Object: v.Record, Name: tarnv1.FinalizerRecord}, action.Delete{Object: v.Record, Unchanged: true},
@@ -336,6 +342,9 @@ func created(v *View, pod *corev1.Pod, inputs tarnv1.PodInputs, result *tarnv1.P
 		}
 		status.NodeName = pod.Spec.NodeName
 	}
+	if follows(v) { // its claims say where it is from now on
+		status.NodeName = ""
+	}
 	status.Phase, status.Handle, status.Capacity = tarnv1.VolumeCreated, handle, bytes
 	status.LastError, status.NextAttemptTime = nil, nil
 	sayProvisioned(status, record, reasonInProgress, "the volume is created; its PersistentVolume is being written")
@@ -348,11 +357,12 @@ func tied(v *View) bool {
 }
 
 // begun is the plan before the pod of a step starts, so that the intent is recorded before the side
-// effect. It records the handle that a creation will use.
-func begun(v *View, phase tarnv1.VolumePhase, attempt int32, prepared *steppod.Prepared) Plan {
+// effect. It records the handle that a creation will use, and the claims to be made.
+func begun(v *View, phase tarnv1.VolumePhase, attempt int32, prepared *steppod.Prepared, claims []*corev1.PersistentVolumeClaim) Plan {
 	status := v.Record.Status.DeepCopy()
 	status.Phase, status.Attempts, status.NextAttemptTime = phase, attempt, nil
 	status.PodNamespace, status.Handle = prepared.Pod.Namespace, prepared.Inputs.Handle
+	status.Claims = withClaims(status.Claims, claims)
 	sayProvisioned(status, v.Record, reasonInProgress, creationRuns(attempt, phase))
 	return writes(v, status)
 }

@@ -117,6 +117,12 @@ func (r *reconciler) destroy(ctx context.Context, v *View, attempt int32) (more 
 	if prepared.Pod == nil { // nothing to run
 		return r.apply(ctx, v, done(v, r.clock.Now()))
 	}
+	if nothing, err := r.unbacked(ctx, v, prepared.Pod); err != nil || nothing {
+		if err != nil {
+			return false, err
+		}
+		return r.apply(ctx, v, done(v, r.clock.Now()))
+	}
 	if gone {
 		return r.apply(ctx, v, withoutNode(v, r.clock.Now()))
 	}
@@ -171,9 +177,17 @@ func (r *reconciler) prepareDeletion(ctx context.Context, v *View, attempt int32
 	return r.steps.PrepareDeletion(ctx, v.Provisioner, record, attempt)
 }
 
-// finish removes the PersistentVolume, then the record. It removes the deletion pod after the
-// record, so that a crash in between does not run the pod again.
+// finish deletes the claims that were made for the volume, and once they are gone removes the rest.
 func (r *reconciler) finish(ctx context.Context, v *View) error {
+	if more, err := r.endClaims(ctx, v); err != nil || !more {
+		return err
+	}
+	return r.remove(ctx, v)
+}
+
+// remove removes the PersistentVolume, then the record. It removes the deletion pod after the
+// record, so that a crash in between does not run the pod again.
+func (r *reconciler) remove(ctx context.Context, v *View) error {
 	live, err := r.liveVolume(ctx, v)
 	if err != nil {
 		return err

@@ -47,7 +47,7 @@ func (r *reconciler) forget(ctx context.Context, v *View) error {
 	if _, err := r.confirmVolume(ctx, v); err != nil {
 		return err
 	}
-	if err := r.finish(ctx, v); err != nil {
+	if err := r.remove(ctx, v); err != nil {
 		return err
 	}
 	return r.runner.Do(ctx, tellVolume(v, corev1.EventTypeWarning, eventForgotten, "Forget",

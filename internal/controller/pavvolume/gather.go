@@ -37,6 +37,8 @@ type View struct {
 	Pods     []corev1.Pod
 	Pod      *corev1.Pod
 	Observed steppod.Observation
+	// Claims are the claims that were made for the volume.
+	Claims []*corev1.PersistentVolumeClaim
 
 	// Namespace is Tarn's own namespace. The volumes of its claims hold no user data.
 	Namespace string
@@ -118,6 +120,9 @@ func (r *reconciler) gatherRecord(ctx context.Context, v *View) (err error) {
 		}
 		v.Stages = slices.DeleteFunc(stages.Items, func(s tarnv1.PavStage) bool { return s.Void() })
 	}
+	if err := r.gatherClaims(ctx, v); err != nil {
+		return err
+	}
 	return r.gatherPods(ctx, v)
 }
 
@@ -162,7 +167,9 @@ func (r *reconciler) gatherPods(ctx context.Context, v *View) error {
 		}
 	}
 	now := r.clock.Now()
-	v.Observed, err = r.steps.Unmounted(ctx, v.Pod, steppod.Observe(v.Pod, v.Record.UID, now), now)
+	if v.Observed, err = r.steps.Unmounted(ctx, v.Pod, steppod.Observe(v.Pod, v.Record.UID, now), now); err == nil {
+		v.Observed, err = r.steps.Unbound(ctx, v.Pod, v.Claims, v.Observed, now)
+	}
 	return err
 }
 

@@ -60,7 +60,7 @@ func (r *reconciler) nodeGone(ctx context.Context, v *View, step tarnv1.Step) er
 
 // lostNode says whether the volume is on a node that is gone, so that no pod can reach its storage.
 func (r *reconciler) lostNode(ctx context.Context, v *View) (bool, error) {
-	if v.Record.Status.NodeName == "" {
+	if v.Record.Status.NodeName == "" || follows(v) && destroying(v.Record) {
 		return false, nil
 	}
 	node, err := r.liveNode(ctx, v.Record.Status.NodeName)

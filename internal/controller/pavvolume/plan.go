@@ -46,6 +46,8 @@ const (
 	ActBegin Act = "Begin"
 	// ActCreate: the validation has succeeded: start the creation.
 	ActCreate Act = "Create"
+	// ActEndClaims: delete the claims that were made for the volume, and go on once they are gone.
+	ActEndClaims Act = "EndClaims"
 	// ActRestart: start the missing pod of the current attempt.
 	ActRestart Act = "Restart"
 	// ActHandOver: write the PersistentVolume, record that, and remove the pod.

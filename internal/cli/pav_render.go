@@ -51,7 +51,7 @@ func newPavRenderCommand() *cobra.Command {
 		Use:   "render FILE|- --section SECTION [--claim FILE] [--class FILE] [--volume FILE] [--node FILE]",
 		Short: "Print the pod that a section results in",
 		Long: "Evaluate a section of the PavProvisioner in a YAML file for a claim. Print the pod that Tarn would create as\n" +
-			"YAML, and the section's other fields as comments. Nothing is created.\n\n" +
+			"YAML, and the section's other fields as comments. For a creation, print its claims first. Nothing is created.\n\n" +
 			"Objects that you do not give are made up, as standard error says: a claim of 1Gi, a class without parameters,\n" +
 			"a volume with the default handle, a node. Missing UIDs are made up too. get_pvc and get_pv\n" +
 			"read from --pvcs, and with --kubeconfig from the cluster.",
@@ -107,7 +107,45 @@ func (r *pavRender) run(cmd *cobra.Command, file string) error {
 	if err != nil {
 		return r.explain(cmd, step, err)
 	}
+	if step == tarnv1.StepCreation {
+		if err := r.printClaims(cmd, steps); err != nil {
+			return err
+		}
+	}
 	return r.print(cmd, step, evaluated, prepared)
+}
+
+// printClaims prints the claims that are made before the creation pod.
+func (r *pavRender) printClaims(cmd *cobra.Command, steps *steppod.Steps) error {
+	claims, err := steps.PrepareClaims(cmd.Context(), r.provisioner, r.record, r.claim, 0)
+	if err != nil {
+		return r.explain(cmd, tarnv1.StepCreation, err)
+	}
+	for _, claim := range claims {
+		claim.APIVersion, claim.Kind = "v1", "PersistentVolumeClaim"
+		text, err := shown(claim)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s---\n", text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shown is an object as YAML, without its status.
+func shown(o client.Object) ([]byte, error) {
+	data, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return nil, err
+	}
+	delete(fields, "status")
+	return kyaml.Marshal(fields)
 }
 
 // stepOf reads --section. It also accepts the names of the fields.
@@ -374,16 +412,7 @@ func (r *pavRender) print(cmd *cobra.Command, step tarnv1.Step, evaluated any, p
 	}
 	pod := prepared.Pod
 	pod.APIVersion, pod.Kind = "v1", "Pod"
-	data, err := json.Marshal(pod)
-	if err != nil {
-		return err
-	}
-	var shown map[string]any
-	if err := json.Unmarshal(data, &shown); err != nil {
-		return err
-	}
-	delete(shown, "status")
-	text, err := kyaml.Marshal(shown)
+	text, err := shown(pod)
 	if err != nil {
 		return err
 	}

@@ -265,8 +265,8 @@ func (s *Steps) Unbound(ctx context.Context, pod *corev1.Pod, claims []*corev1.P
 		return o, nil
 	}
 	begin := pod.CreationTimestamp.Add(firstUnmounted)
-	if now.Before(begin) {
-		o.CheckAt = kube.Sooner(o.CheckAt, begin)
+	if now.Before(begin) { // the scheduler's first word is that the new claim is not bound
+		o.Message, o.waits, o.CheckAt = "", "", kube.Sooner(o.CheckAt, begin)
 		return o, nil
 	}
 	events, err := s.EventsOf(ctx, claims[i])

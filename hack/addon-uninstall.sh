@@ -54,9 +54,9 @@ nothing_left() {
 	storage=$(kubectl get --all-namespaces persistentvolumes,persistentvolumeclaims --output go-template='{{range .items}}{{.kind}} {{.metadata.name}} {{.metadata.finalizers}} {{.metadata.annotations}} {{with .spec.csi}}{{.driver}}{{end}}
 {{end}}') || fail "volumes cannot be listed" || return
 	left=$(
-		matching -E 'tarn|pav|ovh' <<<"$objects"
+		matching -E 'tarn|pav|ovh|xfs|shared' <<<"$objects"
 		matching tarn <<<"$classes"
-		matching -v -e "^PersistentVolume ${1:-none} " -e "^PersistentVolumeClaim ${2:-none} " <<<"$storage" | matching -E 'tarn|pav|ovh'
+		matching -v -e "^PersistentVolume ${1:-none} " -e "^PersistentVolumeClaim ${2:-none} " <<<"$storage" | matching -E 'tarn|pav|ovh|xfs|shared'
 	)
 	[ -z "$left" ] || fail "after uninstalling there are: $left" || return
 	table=$(mounts) || fail "the mounts of the node cannot be read" || return

@@ -72,10 +72,7 @@ func (d debs) download(ctx context.Context, packages []string, say func(string))
 	if err != nil {
 		return nil, err
 	}
-	kept := filepath.Join(d.cache, "packages")
-	if err := os.MkdirAll(filepath.Join(kept, "partial"), 0o755); err != nil {
-		return nil, fmt.Errorf("creating the package cache: %w", err)
-	}
+	kept := d.packages()
 	files, missing, size := make([]string, len(all)), 0, int64(0)
 	for i, p := range all {
 		files[i] = filepath.Join(kept, p.file)
@@ -92,19 +89,21 @@ func (d debs) download(ctx context.Context, packages []string, say func(string))
 	return files, nil
 }
 
+// packages is apt's directory of downloads. A later run completes what a killed one has begun.
+func (d debs) packages() string { return filepath.Join(d.cache, "packages") }
+
 // install runs apt-get install as on an empty system.
 func (d debs) install(ctx context.Context, packages []string, options ...string) ([]byte, error) {
-	state, err := os.MkdirTemp(d.cache, "state-")
-	if err != nil {
-		return nil, fmt.Errorf("creating an empty package list: %w", err)
+	kept := d.packages()
+	if err := os.MkdirAll(filepath.Join(kept, "partial"), 0o755); err != nil {
+		return nil, fmt.Errorf("creating the package cache: %w", err)
 	}
-	defer os.RemoveAll(state)
-	status := filepath.Join(state, "status")
+	status := filepath.Join(kept, "status")
 	if err := os.WriteFile(status, nil, 0o644); err != nil {
 		return nil, fmt.Errorf("creating an empty package list: %w", err)
 	}
 	args := slices.Concat([]string{"install", "--yes", "--no-install-recommends", "-o", "Dir::State::status=" + status}, options, packages)
-	return apt(ctx, state, args...)
+	return apt(ctx, kept, args...)
 }
 
 // apt runs apt-get. If that fails, apt runs it again after an update, because the machine's package

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -45,6 +46,42 @@ func onTheShelfWith(t *testing.T, name string, parameters map[string]string) *sc
 	class.Object["parameters"] = all
 	s.create(class)
 	return s
+}
+
+// ofServers are the provisioners that need a server or a Secret. Their own cases bring those.
+var ofServers = []string{"bucket", "encrypted", "git", "sshfs"}
+
+func TestEachReadyProvisionerPassesTarnPavTest(t *testing.T) {
+	t.Parallel()
+	if !suite.machine.here() {
+		t.Skip("images are made by tarn-cluster, and the cluster is not on this machine")
+	}
+	for _, name := range shelf.Names() {
+		if slices.Contains(ofServers, name) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			shelfImage(t, name)
+			class, err := shelf.Class(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// What volumes lie in goes with the case.
+			class.Object["parameters"] = fields{"folder": t.TempDir(), "poolSize": "1Gi"}
+			claim := fields{"metadata": fields{"name": "small"}, "spec": fields{"accessModes": []string{"ReadWriteOnce"},
+				"resources": fields{"requests": fields{"storage": "320Mi"}}}}
+			r := tries(t, 0, "", "--class", objectFile(t, "StorageClass", class.Object), "--claim", objectFile(t, "PersistentVolumeClaim", claim), "../provisioners/"+name+"/provisioner.yaml")
+			for _, step := range r.Steps {
+				if slices.Contains([]string{"created", "written", "expanded", "read", "deleted", "nothing left"}, step.Name) && (!step.Passed || strings.HasPrefix(step.Detail, "skipped")) {
+					t.Errorf("step %s: passed %t, %s", step.Name, step.Passed, step.Detail)
+				}
+			}
+			if !r.Passed || len(r.Steps) == 0 {
+				t.Errorf("the report is %+v", r)
+			}
+		})
+	}
 }
 
 // shelfImages has a function for each provisioner whose image a case has needed. The first call

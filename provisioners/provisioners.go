@@ -93,9 +93,6 @@ func Replacement(name string) string {
 	return name
 }
 
-// begin is how the comment at the top of each provisioner begins.
-const begin = "A volume is "
-
 // Description says in one line what a volume of a provisioner is: the first sentence of the comment
 // at the top of its file, without "A volume is".
 func Description(name string) (string, error) {
@@ -112,11 +109,7 @@ func Description(name string) (string, error) {
 		words = append(words, strings.TrimSpace(comment))
 	}
 	sentence, _, _ := strings.Cut(strings.Join(words, " ")+" ", ". ")
-	description, is := strings.CutPrefix(sentence, begin)
-	if !is {
-		return "", fmt.Errorf("provisioners/%s/provisioner.yaml must begin with the comment %q", name, "# "+begin+"...")
-	}
-	return description, nil
+	return strings.TrimSuffix(strings.TrimPrefix(sentence, "A volume is "), "."), nil
 }
 
 // Manifest gives the text with which kubectl applies a provisioner and its class.

@@ -88,7 +88,7 @@ func TestEachReadyProvisionerHasItsFilesAndNoOthers(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("it has %v, want %v", got, want)
 		}
-		if d, err := Description(name); err != nil || len(d) > 140 {
+		if d, err := Description(name); err != nil || d == "" || len(d) > 140 {
 			t.Errorf("it is described as %q, %v: write one short sentence", d, err)
 		}
 	})

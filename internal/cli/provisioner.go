@@ -46,7 +46,8 @@ type readyProvisioner struct {
 	// AccessModes are those that claims can have, abbreviated as kubectl does; "any" for all.
 	AccessModes string `json:"accessModes"`
 	Grows       bool   `json:"grows"`
-	// Topology is where a volume can be used: "node" for the node it is on, else "cluster".
+	// Topology is the provisioner's: "Cluster", "Node" for the node that the volume is on, or "Claims"
+	// for the nodes of the volumes below it.
 	Topology string `json:"topology"`
 	// Installed says whether the cluster has a PavProvisioner of the name; nil if that is unknown.
 	Installed *bool `json:"installed,omitempty"`
@@ -90,7 +91,7 @@ func readyProvisioners() ([]readyProvisioner, error) {
 		if err != nil {
 			return nil, err
 		}
-		item := readyProvisioner{Name: name, Volume: description, AccessModes: "any", Topology: "cluster"}
+		item := readyProvisioner{Name: name, Volume: description, AccessModes: "any", Topology: string(pavv1.TopologyCluster)}
 		if modes, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "volumeValidation", "accessModes"); len(modes) > 0 && len(modes) < len(shortModes) {
 			var short []string
 			for _, mode := range modes {
@@ -99,8 +100,8 @@ func readyProvisioners() ([]readyProvisioner, error) {
 			item.AccessModes = strings.Join(short, ",")
 		}
 		_, item.Grows, _ = unstructured.NestedMap(o.Object, "spec", "volumeExpansion")
-		if topology, _, _ := unstructured.NestedString(o.Object, "spec", "topology"); topology == string(pavv1.TopologyNode) {
-			item.Topology = "node"
+		if topology, _, _ := unstructured.NestedString(o.Object, "spec", "topology"); topology != "" {
+			item.Topology = topology
 		}
 		list = append(list, item)
 	}
@@ -134,6 +135,9 @@ func (c connection) installed(ctx context.Context) (map[string]bool, error) {
 	return found, nil
 }
 
+// usedOn says where a volume can be used, by the provisioner's topology.
+var usedOn = map[string]string{"Cluster": "any node", "Node": "its node", "Claims": "as below it"}
+
 func printReadyProvisioners(w io.Writer, list []readyProvisioner) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NAME\tACCESS\tGROWS\tUSED ON\tINSTALLED\tA VOLUME IS")
@@ -148,11 +152,7 @@ func printReadyProvisioners(w io.Writer, list []readyProvisioner) error {
 		if p.Installed != nil {
 			installed = yes(*p.Installed)
 		}
-		where := "any node"
-		if p.Topology == "node" {
-			where = "its node"
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, p.AccessModes, yes(p.Grows), where, installed, p.Volume)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, p.AccessModes, yes(p.Grows), cmp.Or(usedOn[p.Topology], p.Topology), installed, p.Volume)
 	}
 	return table.Flush()
 }

@@ -31,7 +31,7 @@ func TestTheReadyProvisionersAreListedAndShownWithoutACluster(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	for _, p := range list {
-		if p.Name == "xfs" && (p.AccessModes != "RWO,RWOP" || !p.Grows || p.Topology != "node" || p.Installed != nil) {
+		if p.Name == "xfs" && (p.AccessModes != "RWO,RWOP" || !p.Grows || p.Topology != "Node" || p.Installed != nil) {
 			t.Errorf("xfs is listed as %+v", p)
 		}
 	}

@@ -39,6 +39,8 @@ core=(
 	TestReclaimHoldsToThePolicyInWhateverOrderClaimAndVolumeGo
 	# The ready provisioners.
 	TestABtrfsVolumeIsHeldToItsSizeGrowsAndFreesItsPool
+	TestAGitVolumeIsOneCommitFollowsItsRefAndLogsInByASecret
+	TestAnSSHFSVolumeWritesOnAfterItsServerAndItsProcessWereKilled
 	# Kept ready, wiped, brought back.
 	TestAClaimIsServedFromAPoolThatFillsUpAgain TestASecretIsNowhereOnTheDeviceForTheNextTenant TestTrashGivesAClaimBackWithItsData
 	TestAFolderOfLocalPathLivesAsLongAsItsClaim

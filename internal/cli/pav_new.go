@@ -31,7 +31,7 @@ var newKinds = []struct{ name, purpose string }{
 }
 
 func newPavNewCommand() *cobra.Command {
-	var kind, output string
+	var kind, directory string
 	var names, purposes []string
 	for _, k := range newKinds {
 		names = append(names, k.name)
@@ -45,7 +45,7 @@ func newPavNewCommand() *cobra.Command {
 			"Choose the kind of volumes that is most like yours:\n" + strings.Join(purposes, ",\n") + ".\n\n" +
 			"Nothing is overwritten: the directory must not exist.",
 		Example: "  tarn pav new tape --kind block\n" +
-			"  tarn pav new drive --kind fuse --output provisioners/drive",
+			"  tarn pav new drive --kind fuse --directory provisioners/drive",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := args[0]
@@ -55,15 +55,15 @@ func newPavNewCommand() *cobra.Command {
 			if !slices.Contains(names, kind) {
 				return fmt.Errorf("--kind %q: use one of %s", kind, strings.Join(names, ", "))
 			}
-			if output == "" {
-				output = name
+			if directory == "" {
+				directory = name
 			}
-			written, err := writeScaffold(kind, name, output)
+			written, err := writeScaffold(kind, name, directory)
 			if err != nil {
 				return err
 			}
 			out := cmd.OutOrStdout()
-			_, err = fmt.Fprintf(out, "%s has %s\n\nNext:\n\n  cd %s\n", output, strings.Join(written, ", "), output)
+			_, err = fmt.Fprintf(out, "%s has %s\n\nNext:\n\n  cd %s\n", directory, strings.Join(written, ", "), directory)
 			if slices.Contains(written, "Dockerfile") {
 				_, err = fmt.Fprintf(out, "  docker build -t tarn.dev/%s:1 .   # on the embedded cluster: see README.md\n", name)
 			}
@@ -77,7 +77,7 @@ func newPavNewCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&kind, "kind", "", "what the volumes are: "+strings.Join(names, ", "))
-	f.StringVar(&output, "output", "", "directory to write; the default is ./NAME")
+	f.StringVar(&directory, "directory", "", "directory to write; the default is ./NAME")
 	_ = cmd.MarkFlagRequired("kind")
 	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -95,7 +95,7 @@ func writeScaffold(kind, name, dir string) ([]string, error) {
 		return nil, err
 	}
 	if err := os.Mkdir(dir, 0o777); errors.Is(err, os.ErrExist) {
-		return nil, fmt.Errorf("%s exists already; choose another directory with --output", dir)
+		return nil, fmt.Errorf("%s exists already; choose another directory with --directory", dir)
 	} else if err != nil {
 		return nil, err
 	}

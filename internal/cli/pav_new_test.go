@@ -15,7 +15,7 @@ func TestANewProvisionerOfEachKindLintsClean(t *testing.T) {
 	for _, k := range newKinds {
 		t.Run(k.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "made", "tape")
-			out, errOut, status := run(t, "", "pav", "new", "tape", "--kind", k.name, "--output", dir)
+			out, errOut, status := run(t, "", "pav", "new", "tape", "--kind", k.name, "--directory", dir)
 			if status != 0 {
 				t.Fatal(errOut)
 			}
@@ -43,7 +43,7 @@ func TestANewProvisionerOfEachKindLintsClean(t *testing.T) {
 					t.Errorf("%s is missing in %v", want, names)
 				}
 			}
-			if _, errOut, status = run(t, "", "pav", "new", "tape", "--kind", k.name, "--output", dir); status != 1 || !strings.Contains(errOut, "exists already") {
+			if _, errOut, status = run(t, "", "pav", "new", "tape", "--kind", k.name, "--directory", dir); status != 1 || !strings.Contains(errOut, "exists already") {
 				t.Errorf("a second time: %d, %s", status, errOut)
 			}
 		})

@@ -276,7 +276,7 @@ func TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone(t *testing.T) 
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	}
 	claim := func(namespace string, labels map[string]string) client.Object {
-		c := testkit.Claim(namespace, "stolen", "", "none")
+		c := testkit.Claim(namespace, "stolen"+labels[tarnv1.LabelApp], "", "none") // its finalizers keep a name taken
 		c.Labels = labels
 		return c
 	}

@@ -256,7 +256,7 @@ func TestTheExamplesPassTarnPavTest(t *testing.T) {
 		t.Run("a new one of kind "+kind, func(t *testing.T) {
 			t.Parallel()
 			name, dir := namePrefix+"new-"+kind, filepath.Join(t.TempDir(), "new")
-			mustTool(t, 0, "", "pav", "new", name, "--kind", kind, "--output", dir)
+			mustTool(t, 0, "", "pav", "new", name, "--kind", kind, "--directory", dir)
 			if kind == "fuse" {
 				if out, err := suite.machine.run("image", "build", "--tag", "tarn.dev/"+name+":1", "--packages", "bindfs"); err != nil {
 					t.Fatalf("%v: %s", err, out)

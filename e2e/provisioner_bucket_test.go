@@ -153,7 +153,7 @@ func TestAPrefixOfABucketIsDeletedAloneAndUploadsWhenItsServerIsBack(t *testing.
 	s.remove(claim)
 	s.gone(&corev1.PersistentVolume{ObjectMeta: named(claim.Spec.VolumeName)})
 	// The server keeps a directory of its own there.
-	if left, err := filepath.Glob(filepath.Join(dir, "shared", "[!.]*")); err != nil || len(left) != 1 || filepath.Base(left[0]) != "others" {
+	if left, err := filepath.Glob(filepath.Join(dir, "shared", "[^.]*")); err != nil || len(left) != 1 || filepath.Base(left[0]) != "others" {
 		t.Errorf("the bucket contains %q (%v), want others", left, err)
 	}
 }

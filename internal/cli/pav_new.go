@@ -25,9 +25,10 @@ const scaffoldName = "NAME"
 
 // newKinds are the kinds of provisioners that `tarn pav new` writes, with what each is for.
 var newKinds = []struct{ name, purpose string }{
-	{"folder", "a directory that is mounted, such as one of a local disk or of NFS"},
-	{"fuse", "a program that serves files while the volume is used"},
-	{"block", "a block device"},
+	{"folder", "directories that are mounted, such as those of a local disk or of NFS"},
+	{"fuse", "programs that serve files while the volume is used"},
+	{"block", "block devices"},
+	{"middleware", "layers over volumes of another class, such as encryption"},
 }
 
 func newPavNewCommand() *cobra.Command {
@@ -35,14 +36,14 @@ func newPavNewCommand() *cobra.Command {
 	var names, purposes []string
 	for _, k := range newKinds {
 		names = append(names, k.name)
-		purposes = append(purposes, fmt.Sprintf("`%s` (%s)", k.name, k.purpose))
+		purposes = append(purposes, fmt.Sprintf("Use `%s` for %s.", k.name, k.purpose))
 	}
 	cmd := &cobra.Command{
 		Use:   "new NAME --kind " + strings.Join(names, "|"),
 		Short: "Write a provisioner to start from",
 		Long: "Write a directory with a PavProvisioner that works as it is, its StorageClass, a claim with a pod, and a README.\n" +
 			"Comments with CHANGE say where the commands of your own storage go.\n\n" +
-			"Choose the kind of volumes that is most like yours:\n" + strings.Join(purposes, ",\n") + ".\n\n" +
+			strings.Join(purposes, "\n") + "\n\n" +
 			"Nothing is overwritten: the directory must not exist.",
 		Example: "  tarn pav new tape --kind block\n" +
 			"  tarn pav new drive --kind fuse --directory provisioners/drive",

@@ -367,3 +367,17 @@ func TestAuditWantsARootThatIsThere(t *testing.T) {
 		t.Errorf("without the flag got %+v, %v, want nothing looked at", v, err)
 	}
 }
+
+func TestAClaimThatWasMadeForAVolumeIsOrphanedWithoutItsRecord(t *testing.T) {
+	claim := testkit.Claim(tarnv1.StepNamespace, "pvc-1-backing", "claim-uid", "disk", func(c *corev1.PersistentVolumeClaim) {
+		c.Labels = map[string]string{tarnv1.LabelVolume: "pvc-1", tarnv1.LabelProvisioner: "shelf", tarnv1.LabelRecord: "record-1"}
+	})
+	if items, orphaned := wholeView(func(v *auditView) { v.take(claim) }).judge("shelf"); orphaned || !slices.ContainsFunc(items, func(i auditItem) bool { return i.Name == claim.Name }) {
+		t.Errorf("with its record, the items are %+v", items)
+	}
+	items, _ := wholeView(func(v *auditView) { v.take(claim); delete(v.records, "record-1") }).judge("shelf")
+	i := slices.IndexFunc(items, func(i auditItem) bool { return i.Name == claim.Name })
+	if i < 0 || !strings.Contains(items[i].Orphaned, "kubectl label pvc -n tarn-volumes pvc-1-backing tarn.dev/deletion-protection-") {
+		t.Errorf("without its record, the items are %+v, want the claim orphaned with how to delete it", items)
+	}
+}

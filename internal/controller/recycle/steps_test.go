@@ -107,6 +107,7 @@ func TestPlanOfAVolumeThatItsProvisionerRecycles(t *testing.T) {
 	}{
 		{"Recreate of a volume that nobody's record tells of", view(method(recreate)), "fail " + eventFailed},
 		{"Recreate by a provisioner that is gone", view(provided, method(recreate), orphan), "fail " + eventFailed},
+		{"Recreate of a volume over claims, which keep the data", view(provided, method(recreate), func(v *View) { v.Record.Status.Claims = []tarnv1.MadeClaim{{Namespace: "ns", Name: "c"}} }), "fail " + eventFailed},
 		{"Recreate by a provisioner that deletes nothing", view(provided, method(recreate), func(v *View) { v.Provisioner.Spec.VolumeDeletion = nil }), "fail " + eventFailed},
 		{"Recreate", view(provided, method(recreate)), "order"},
 		{"Recreate of a block volume", view(provided, method(recreate), block), "order"},

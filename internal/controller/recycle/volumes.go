@@ -118,6 +118,8 @@ func recreateOf(v *View) (method tarnv1.RecycleMethod, wrong string) {
 	switch {
 	case v.Record == nil:
 		return "", "annotation " + tarnv1.AnnotationRecycle + " is Recreate, but no PavProvisioner created the volume; set reclaim policy Delete instead, and let a PersistentVolumeSet or a new claim create another volume"
+	case len(v.Record.Status.Claims) > 0:
+		return "", "annotation " + tarnv1.AnnotationRecycle + " is Recreate, but the volume's data is in the claims of its PavProvisioner, which recycling does not create again; set reclaim policy Delete, or the annotation to Files, Zero or Discard"
 	case v.Provisioner == nil:
 		return "", fmt.Sprintf("PavProvisioner %q, which created the volume, is gone, and nothing else can create it again; set annotation %s to Files, Zero or Discard", v.Record.Spec.Provisioner.Name, tarnv1.AnnotationRecycle)
 	case len(v.provided(tarnv1.RecycleRecreate)) == 0:

@@ -32,6 +32,8 @@ const (
 	nodes, atOnce = 512, 8
 	// longest is how many bytes of an answer are read.
 	longest = 64 << 20
+	// reserve is the largest part of a file system, in percent, that is taken for root's reserve.
+	reserve = 10
 )
 
 // Kubelets asks kubelets. It is safe for concurrent use.
@@ -199,9 +201,18 @@ func (k *Kubelets) ask(ctx context.Context, node *corev1.Node) (map[client.Objec
 			}
 			key := client.ObjectKey{Namespace: v.PVCRef.Namespace, Name: v.PVCRef.Name}
 			if known, is := used[key]; !is || !v.Time.Before(known.Time) { // of several pods, the newest
-				used[key] = Usage{Used: *v.UsedBytes, Size: *v.CapacityBytes, Available: v.AvailableBytes, Time: v.Time}
+				used[key] = Usage{Used: *v.UsedBytes, Size: *v.CapacityBytes, Available: available(v.AvailableBytes, *v.UsedBytes, *v.CapacityBytes), Time: v.Time}
 			}
 		}
 	}
 	return used, nil
+}
+
+// available is what users may still write. Kubelets report 0 both for a full file system and for a
+// driver that does not say. So 0 counts only if no more is free than root's reserve.
+func available(reported, used, size int64) int64 {
+	if free := size - used; reported == 0 && free > size/100*reserve {
+		return free
+	}
+	return reported
 }

@@ -82,7 +82,7 @@ func TestAKubeletTellsHowFullTheVolumesOfClaimsAre(t *testing.T) {
 	}
 	for range 3 {
 		used, err := k.Used(context.Background(), "red", nil)
-		if want := map[string]Usage{"data": {Used: 7, Size: 10}}; err != nil || !maps.Equal(used, want) {
+		if want := map[string]Usage{"data": {Used: 7, Size: 10, Available: 3}}; err != nil || !maps.Equal(used, want) {
 			t.Errorf("Used = %v, %v; want %v", used, err, want)
 		}
 	}
@@ -141,10 +141,25 @@ func TestTheNewestReadingOfAClaimCountsWithItsTime(t *testing.T) {
 		told, err := k.Node(t.Context(), &there.node)
 		want := map[client.ObjectKey]Usage{
 			{Namespace: "red", Name: "data"}:     {Used: 7, Size: 10, Available: 2, Time: time.Date(2026, 11, 29, 18, 0, 7, 0, time.UTC)},
-			{Namespace: "red", Name: "timeless"}: {Used: 5, Size: 10},
+			{Namespace: "red", Name: "timeless"}: {Used: 5, Size: 10, Available: 5},
 		}
 		if err != nil || !maps.Equal(told, want) {
 			t.Errorf("Node = %v, %v; want %v", told, err, want)
+		}
+	}
+}
+
+func TestAVolumeIsNotFullBecauseItsDriverDoesNotSayWhatIsAvailable(t *testing.T) {
+	for name, c := range map[string]struct{ reported, used, want int64 }{
+		"said":                          {700, 200, 700},
+		"not said, empty":               {0, 0, 1000},
+		"not said, in use":              {0, 850, 150},
+		"full but for root's reserve":   {0, 950, 0},
+		"full":                          {0, 1000, 0},
+		"more in use than there can be": {0, 1001, 0},
+	} {
+		if got := available(c.reported, c.used, 1000); got != c.want {
+			t.Errorf("%s: %d bytes are available, want %d", name, got, c.want)
 		}
 	}
 }

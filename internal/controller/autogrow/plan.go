@@ -59,8 +59,10 @@ const (
 type Memory struct {
 	// Known says that a plan has been made.
 	Known bool
-	// Settled is since when the claim has what it requests, zero while it is being resized.
-	Settled time.Time
+	// Settled is since when the claim has what it requests, zero while it is being resized. Capacity
+	// is what it had then: a resize may be over before this node's plan sees it.
+	Settled  time.Time
+	Capacity int64
 	// Silent is since when the kubelet says nothing about the claim, zero if it does.
 	Silent time.Time
 	// Told is the last complaint, which is not repeated.
@@ -91,9 +93,7 @@ func plan(v *View, now time.Time) Plan {
 	if volume.Bytes(volume.Request(claim)) > capacityOf(claim) {
 		return p.resizing(v)
 	}
-	if p.Memory.Settled.IsZero() {
-		p.Memory.Settled = settledSince(v, now)
-	}
+	p.settle(v, now)
 	grow, err := volume.AutoGrowOf(claim, v.Class)
 	switch {
 	case err != nil:
@@ -127,12 +127,16 @@ func (p Plan) resizing(v *View) Plan {
 	return p
 }
 
-// settledSince is the moment from which readings count for a claim that has what it requests.
-func settledSince(v *View, now time.Time) time.Time {
-	if !v.Memory.Known && lastReading(v.Claim).IsZero() { // it has never grown by itself
-		return v.Claim.CreationTimestamp.Time
+// settle notes the moment from which readings count for a claim that has what it requests.
+func (p *Plan) settle(v *View, now time.Time) {
+	has := capacityOf(v.Claim)
+	if !p.Memory.Settled.IsZero() && p.Memory.Capacity == has {
+		return
 	}
-	return now
+	p.Memory.Settled, p.Memory.Capacity = now, has
+	if !v.Memory.Known && lastReading(v.Claim).IsZero() { // it has never grown by itself
+		p.Memory.Settled = v.Claim.CreationTimestamp.Time
+	}
 }
 
 // silent complains about a claim of which the kubelet says nothing for too long.
@@ -199,9 +203,7 @@ func (p *Plan) step(v *View, grow *volume.AutoGrow, percent, next int64, now tim
 func planRejected(v *View, err error, now time.Time) Plan {
 	p := Plan{Memory: v.Memory, Outcome: rejected}
 	p.Memory.Known = true
-	if p.Memory.Settled.IsZero() {
-		p.Memory.Settled = settledSince(v, now)
-	}
+	p.settle(v, now)
 	p.Memory.Rejections++
 	p.Memory.Retry = now.Add(kube.Backoff(p.Memory.Rejections, firstPause, longestPause, string(v.Claim.UID)))
 	p.complain(v, eventRejected, "request", fmt.Sprintf("the claim is full, but the API server rejects that it grows: %v; it is retried at least once an hour", err))

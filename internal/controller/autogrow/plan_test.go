@@ -52,7 +52,7 @@ func says(setting string) func(*View) {
 
 // settled is a claim whose last resize ended at a time.
 func settled(at time.Time) func(*View) {
-	return func(v *View) { v.Memory.Known, v.Memory.Settled = true, at }
+	return func(v *View) { v.Memory.Known, v.Memory.Settled, v.Memory.Capacity = true, at, 100*mi }
 }
 
 func resizing(conditions ...corev1.PersistentVolumeClaimCondition) func(*View) {
@@ -165,6 +165,35 @@ func TestAStepIsOnePatchThatRecordsItsReading(t *testing.T) {
 	later := &kubelet.Usage{Used: 119 * mi, Available: mi, Size: 120 * mi, Time: noon.Add(time.Minute)}
 	if size, _, _ := summary(t, plan(&View{Claim: after, Class: v.Class, Usage: later, Memory: end.Memory}, noon.Add(2*time.Minute))); size != "144Mi" {
 		t.Errorf("the next step is to %q, want 144Mi", size)
+	}
+}
+
+func TestAReadingFromBeforeAGrowthThatAnotherNodeStartedIsNotUsed(t *testing.T) {
+	// Nodes A and B mount the claim. B has seen it below its setting; then it fills.
+	b := view(func(v *View) { v.Usage.Used, v.Usage.Available, v.Usage.Time = 70*mi, 30*mi, noon.Add(-time.Minute) })
+	seen := plan(b, noon.Add(-50*time.Second))
+	a := plan(view(), noon)
+	patch, ok := a.Actions[0].(action.Patch)
+	if !ok {
+		t.Fatalf("planned %+v", a)
+	}
+	claim, ok := patch.To.(*corev1.PersistentVolumeClaim)
+	if !ok {
+		t.Fatalf("a patch of %T", patch.To)
+	}
+	// The driver is done before B plans again. B's reading is newer than A's, but from before that.
+	claim.Status.Capacity = claim.Spec.Resources.Requests
+	full := &kubelet.Usage{Used: 90 * mi, Available: 10 * mi, Size: 100 * mi, Time: noon.Add(-10 * time.Second)}
+	for name, memory := range map[string]Memory{"B knows the claim": seen.Memory, "B's step was rejected": planRejected(view(), errors.New("quota"), noon.Add(-40*time.Second)).Memory, "after a restart": {}} {
+		memory.Retry = time.Time{}
+		p := plan(&View{Claim: claim, Class: b.Class, Usage: full, Memory: memory}, noon.Add(time.Second))
+		if len(p.Actions) > 0 {
+			t.Errorf("%s: it grows again: %+v", name, p.Actions)
+		}
+		later := &kubelet.Usage{Used: 119 * mi, Available: mi, Size: 120 * mi, Time: noon.Add(time.Minute)}
+		if size, _, _ := summary(t, plan(&View{Claim: claim, Class: b.Class, Usage: later, Memory: p.Memory}, noon.Add(2*time.Minute))); size != "144Mi" {
+			t.Errorf("%s: by a reading from after the growth it grows to %q, want 144Mi", name, size)
+		}
 	}
 }
 

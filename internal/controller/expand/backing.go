@@ -32,7 +32,7 @@ type backing struct {
 	want  int64
 }
 
-// growBacking raises the request of a claim that was made for the volume.
+// growBacking sets the request of a claim that was made for the volume.
 type growBacking struct {
 	action.Own
 	backing
@@ -116,10 +116,15 @@ func (r *reconciler) mayGrow(ctx context.Context, b backing) error {
 	return nil
 }
 
-// growRequests raises the requests of the claims that are behind.
+// backingLook is when claims that are behind are checked without an event. A claim may wait for the
+// end of the volume's staging pods, which this controller does not watch.
+const backingLook = time.Minute
+
+// growRequests raises the requests of the claims that are behind. A request that failed is also
+// lowered, which Kubernetes allows.
 func growRequests(v *View) (actions []action.Action) {
 	for _, b := range v.Behind {
-		if wantedOf(b.claim) < b.want {
+		if asked := wantedOf(b.claim); asked < b.want || asked > b.want && errorOf(b.claim) != "" {
 			actions = append(actions, growBacking{backing: b})
 		}
 	}
@@ -130,11 +135,8 @@ func growRequests(v *View) (actions []action.Action) {
 func growClaims(v *View, now time.Time) []action.Action {
 	var o steppod.Observation
 	for _, b := range v.Behind {
-		for _, c := range b.claim.Status.Conditions {
-			if o.Message == "" && c.Status == corev1.ConditionTrue && c.Message != "" &&
-				(c.Type == corev1.PersistentVolumeClaimControllerResizeError || c.Type == corev1.PersistentVolumeClaimNodeResizeError) {
-				o.State, o.Message = steppod.PodStarting, fmt.Sprintf("claim %s/%s, which was made for the volume, does not grow: %s", b.claim.Namespace, b.claim.Name, c.Message)
-			}
+		if why := errorOf(b.claim); o.Message == "" && why != "" {
+			o.State, o.Message = steppod.PodStarting, fmt.Sprintf("claim %s/%s, which was made for the volume, does not grow: %s", b.claim.Namespace, b.claim.Name, why)
 		}
 	}
 	actions := growRequests(v)
@@ -144,7 +146,18 @@ func growClaims(v *View, now time.Time) []action.Action {
 	return append(actions, writeClaim(v, waiting(v.Claim, o, now))...)
 }
 
-// own raises the request of a claim. A request that the API server rejects gives a StepError.
+// errorOf is what a claim says about its failed growth, empty for none.
+func errorOf(claim *corev1.PersistentVolumeClaim) string {
+	for _, c := range claim.Status.Conditions {
+		if c.Status == corev1.ConditionTrue && c.Message != "" &&
+			(c.Type == corev1.PersistentVolumeClaimControllerResizeError || c.Type == corev1.PersistentVolumeClaimNodeResizeError) {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+// own sets the request of a claim. A request that the API server rejects gives a StepError.
 func (r *reconciler) own(ctx context.Context, a action.Action) (client.Object, error) {
 	g, ok := a.(growBacking)
 	if !ok {

@@ -240,8 +240,11 @@ func begin(v *View, attempt int32, target int64, now time.Time) Plan {
 	if v.Prepared.Pod == nil && len(v.Behind) == 0 {
 		return done(v, target, now)
 	}
+	if len(v.Behind) > 0 && growable(v) && wantedOf(v.Claim) < target { // the user gave it up: no pod works on it
+		return Plan{Actions: []action.Action{writeJournal(v, idle(v, sizeOf(v)))}}
+	}
 	if j := journalOf(v); len(v.Behind) > 0 && j.TargetCapacity == target && j.Attempts == attempt && j.NextAttemptTime == nil {
-		return Plan{Actions: growClaims(v, now)}
+		return Plan{Actions: growClaims(v, now), Next: now.Add(backingLook)}
 	}
 	status := v.Record.Status.DeepCopy()
 	again := status.Expansion != nil && status.Expansion.TargetCapacity == target
@@ -255,7 +258,7 @@ func begin(v *View, attempt int32, target int64, now time.Time) Plan {
 			"PavProvisioner %q expands volume %s to %d bytes", v.Provisioner.Name, v.Volume.Name, target)))
 	}
 	if len(v.Behind) > 0 {
-		return Plan{Actions: append(append(actions, discard(v, "")), growRequests(v)...)}
+		return Plan{Actions: append(append(actions, discard(v, "")), growRequests(v)...), Next: now.Add(backingLook)}
 	}
 	return Plan{Actions: append(actions, action.StartPod{Pod: v.Prepared.Pod}, discard(v, v.Prepared.Pod.Name))}
 }

@@ -116,6 +116,18 @@ func onNodes(v *View) {
 
 func onNodesOnly(v *View) { onNodes(v); v.Prepared = &steppod.Prepared{} }
 
+// behind gives the volume a claim below it that asks for a size, wants another, and may have failed.
+func behind(asked, want int64, failed string) func(*View) {
+	return func(v *View) {
+		claim := testkit.Claim("tarn-volumes", "below", "u2", "disk")
+		claim.Spec.Resources.Requests = bytes(asked)
+		if failed != "" {
+			say(claim, corev1.PersistentVolumeClaimControllerResizeError, "", failed, noon)
+		}
+		v.Behind = append(v.Behind, backing{claim, want})
+	}
+}
+
 func claimGone(v *View) { v.Claim = nil }
 
 // unmade makes the provisioner one that was removed without its finalizers.
@@ -144,6 +156,8 @@ func told(p Plan) string {
 			words = append(words, fmt.Sprintf("grow(%d)", quantityOf(a.To.(*corev1.PersistentVolume).Spec.Capacity)/gi))
 		case action.StartPod:
 			words = append(words, "start")
+		case growBacking:
+			words = append(words, fmt.Sprintf("below(%d)", a.want/gi))
 		case action.DiscardPods:
 			words = append(words, "discard")
 		case action.Emit:
@@ -257,6 +271,36 @@ func TestAVolumeGrowsBy(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			if got := told(plan(c.view, noon)); got != c.want {
 				t.Errorf("plan:\n got %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAClaimBelowAVolumeGrowsFirst(t *testing.T) {
+	const beginning = "journal(2/1 #1), claim(1/2 ControllerResizeInProgress) Resizing, Resizing, discard"
+	for _, c := range []struct {
+		name string
+		view *View
+		want string
+		next time.Duration
+	}{
+		{"its request follows the intent", viewOf(behind(gi, 2*gi, "")), beginning + ", below(2)", backingLook},
+		{"one that is not lowered while it may still grow", viewOf(behind(4*gi, 2*gi, "")), beginning, backingLook},
+		{"one that failed is lowered", viewOf(behind(4*gi, 2*gi, "no room")), beginning + ", below(2)", backingLook},
+		{"it is waited for, and checked again without an event", viewOf(journal(2*gi, 0), claimIs(controllerRuns, 2*gi), behind(2*gi, 2*gi, "")), "", backingLook},
+		{"a request that was lost in a crash is repeated", viewOf(journal(2*gi, 0), claimIs(controllerRuns, 2*gi), behind(gi, 2*gi, "")), "below(2)", backingLook},
+		{"a user who asks for less ends the attempt", viewOf(asks(gi), journal(2*gi, 0), claimIs(controllerRuns, 2*gi), behind(2*gi, 2*gi, "no room")), "journal(0/1 #3)", 0},
+		{"so does one who asks for something in between", viewOf(journal(4*gi, 0), claimIs(controllerRuns, 4*gi), behind(4*gi, 4*gi, "no room")), "journal(0/1 #3)", 0},
+		{"one who asks for more waits for the attempt", viewOf(asks(3*gi), journal(2*gi, 0), claimIs(controllerRuns, 2*gi), behind(2*gi, 2*gi, "")), "", backingLook},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := plan(c.view, noon)
+			next := time.Duration(0)
+			if !p.Next.IsZero() {
+				next = p.Next.Sub(noon)
+			}
+			if got := told(p); got != c.want || next != c.next {
+				t.Errorf("plan:\n got %s, then after %s\nwant %s, then after %s", got, next, c.want, c.next)
 			}
 		})
 	}

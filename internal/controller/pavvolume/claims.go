@@ -116,6 +116,11 @@ func (r *reconciler) endClaims(ctx context.Context, v *View) (more bool, err err
 		return false, err
 	}
 	status := v.Record.Status.DeepCopy()
+	if status.Phase == tarnv1.VolumeDeleting && !v.endsClaims() { // minutes may have passed since the deletion pod began
+		if err := r.confirmReleased(ctx, v); err != nil {
+			return false, err
+		}
+	}
 	if status.Phase == tarnv1.VolumeDeleting && !status.DeletionStarted { // the claims are the storage
 		status.DeletionStarted = true
 		if _, err := r.apply(ctx, v, writes(v, status)); err != nil {
@@ -162,6 +167,11 @@ func (r *reconciler) endClaims(ctx context.Context, v *View) (more bool, err err
 		_, err = r.apply(ctx, v, writes(v, status))
 	}
 	return false, err
+}
+
+// endsClaims says whether a claim of the volume is being deleted already. Nothing stops that.
+func (v *View) endsClaims() bool {
+	return slices.ContainsFunc(v.Claims, func(c *corev1.PersistentVolumeClaim) bool { return c.DeletionTimestamp != nil })
 }
 
 // deleteClaim deletes a claim that was made for a volume. Its label against deletion comes off

@@ -18,6 +18,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/testkit"
+	"tarn.dev/tarn/internal/volume"
 )
 
 const madeName = "pvc-u1-backing"
@@ -116,6 +117,62 @@ func TestAClaimIsDeletedWithItsLabelAfterTheAttemptIsUndone(t *testing.T) {
 	}
 	if w.look("u1"); len(w.status().Claims) > 0 || len(w.pods()) > 0 {
 		t.Errorf("status %+v, %d pods, want no claims, and the attempt to wait", w.status(), len(w.pods()))
+	}
+}
+
+// overReleased is a released volume over a claim, whose deletion pod has succeeded.
+func overReleased(t *testing.T) *world {
+	t.Helper()
+	v := endingOf(tarnv1.VolumeDeleting, withVolume(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete))
+	v.Record.Finalizers, v.Volume.Finalizers = []string{tarnv1.FinalizerRecord}, []string{volume.FinalizerExternal}
+	v.Record.Status.Claims = []tarnv1.MadeClaim{{Namespace: tarnv1.StepNamespace, Name: madeName}}
+	w := newWorld(t, v.Record, v.Volume, v.Provisioner, backingOf("pv"))
+	w.look("u1")
+	pods := w.pods()
+	if len(pods) != 1 {
+		t.Fatalf("%d pods, want the deletion pod", len(pods))
+	}
+	metav1.SetMetaDataAnnotation(&pods[0].ObjectMeta, tarnv1.AnnotationResult, `{"succeeded": true}`)
+	w.must(w.store.Update(t.Context(), &pods[0]))
+	pods[0].Status.Phase = corev1.PodSucceeded
+	w.must(w.store.Status().Update(t.Context(), &pods[0]))
+	return w
+}
+
+func TestTheClaimOfAVolumeThatIsTakenBackDuringItsDeletion(t *testing.T) {
+	keep := func(w *world) {
+		vol := w.volume("u1")
+		vol.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		w.must(w.store.Update(w.t.Context(), vol))
+	}
+	end := func(w *world) {
+		claim := w.made()
+		claim.Finalizers = []string{"kubernetes.io/pvc-protection"}
+		w.must(w.store.Update(w.t.Context(), claim))
+		w.must(w.store.Delete(w.t.Context(), claim))
+	}
+	for name, c := range map[string]struct {
+		change    func(*world)
+		behind    bool // the cache shows what was before the change
+		wantClaim bool
+		wantPhase tarnv1.VolumePhase
+	}{
+		"is deleted if it is not":             {func(*world) {}, false, false, tarnv1.VolumeDeleting},
+		"stays":                               {keep, false, true, tarnv1.VolumeCreated},
+		"stays though the cache is behind":    {keep, true, true, tarnv1.VolumeDeleting},
+		"ends if it is being deleted already": {func(w *world) { end(w); keep(w) }, false, true, tarnv1.VolumeDeleting},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := overReleased(t)
+			seen := []client.Object{w.record("u1"), w.volume("u1"), testkit.Provisioner("prov"), w.made(), &w.pods()[0]}
+			if c.change(w); c.behind {
+				w.remembering(seen...)
+			}
+			w.look("u1")
+			if claim := w.made(); (claim != nil) != c.wantClaim || w.status().Phase != c.wantPhase {
+				t.Errorf("claim %v, phase %s, want it there: %t, and %s", claim, w.status().Phase, c.wantClaim, c.wantPhase)
+			}
+		})
 	}
 }
 

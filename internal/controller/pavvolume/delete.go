@@ -220,9 +220,10 @@ func planDestroying(v *View, now time.Time) Plan {
 }
 
 // takenBack says whether the volume must not be deleted any more. To stop the deletion, a user may
-// have bound the volume again, set its policy to Retain, protected it or given it a retention.
+// have bound the volume again, set its policy to Retain, protected it or given it a retention. That
+// is too late once a claim below the volume is being deleted.
 func takenBack(v *View, now time.Time) bool {
-	if v.Record.Status.Phase != tarnv1.VolumeDeleting || v.Volume == nil {
+	if v.Record.Status.Phase != tarnv1.VolumeDeleting || v.Volume == nil || v.endsClaims() {
 		return false
 	}
 	why, _ := v.kept(now)

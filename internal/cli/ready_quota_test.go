@@ -2,9 +2,11 @@ package cli
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -78,15 +80,14 @@ func TestASharedVolumeIsGivenAProjectQuotaWhereItsFileSystemHasThem(t *testing.T
 	s.size("volumeCreation", 1<<20)
 	s.size("volumeExpansion", 2<<20)
 	folder := filepath.Join(s.volumes, "v")
-	info, err := exec.CommandContext(t.Context(), "stat", "-c", "%i", folder).Output()
+	record, err := os.ReadFile(filepath.Join(s.volumes, ".tarn", "v"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var inode int
-	if _, err := fmt.Sscan(string(info), &inode); err != nil {
-		t.Fatal(err)
+	var project int
+	if _, err := fmt.Sscan(string(record), &project); err != nil || project < 1 || project > 1<<31 {
+		t.Fatalf("the project is %q: %v", record, err)
 	}
-	project := inode & 0x7fffffff
 	var want strings.Builder
 	for _, bytes := range []int{1 << 20, 2 << 20} {
 		fmt.Fprintf(&want, "project -s -p %s %d\n%s\nlimit -p bhard=%d %d\n%s\n", folder, project, s.volumes, bytes, project, s.volumes)
@@ -101,6 +102,52 @@ func TestASharedVolumeIsGivenAProjectQuotaWhereItsFileSystemHasThem(t *testing.T
 	}
 	if got, err := os.ReadFile(asked); err != nil || string(got) != want.String() {
 		t.Errorf("without quotas xfs_quota was asked (%v)\n%s", err, got)
+	}
+}
+
+func TestADirectoryThatIsNotMountedNeitherGrowsNorDeletesAVolume(t *testing.T) {
+	for _, provisioner := range []string{"xfs", "shared"} {
+		s := &shelf{t: t, provisioner: provisioner, volumes: t.TempDir(), pav: t.TempDir()}
+		vars := map[string]any{
+			"requestedMinCapacity": 1 << 20, "defaultHandle": "v",
+			"params": map[string]any{"folder": "/mnt/a b", "csi.storage.k8s.io/fstype": "ext4"},
+		}
+		later := maps.Clone(vars)
+		later["handle"], later["newCapacity"] = "v", 2<<20
+		left := func(want ...string) {
+			t.Helper()
+			entries, err := os.ReadDir(s.volumes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, entry := range entries {
+				names = append(names, entry.Name())
+			}
+			if !slices.Equal(names, want) {
+				t.Errorf("the directory of %s has %q, want %q", provisioner, names, want)
+			}
+		}
+		for section, want := range map[string]string{
+			"volumeDeletion":  "/mnt/a b has no volumes on this node",
+			"volumeExpansion": map[string]string{"xfs": "No such file", "shared": "/mnt/a b has no v on this node"}[provisioner],
+		} {
+			_, err := s.step(later, section, "podTemplate")
+			if said, _ := os.ReadFile(filepath.Join(s.pav, "error")); err == nil || !strings.Contains(string(said), want) {
+				t.Errorf("%s of %s: %v, it says %q, want %q", section, provisioner, err, said, want)
+			}
+			left()
+		}
+		if out, err := s.step(vars, "volumeCreation", "podTemplate"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		left(".tarn", "v")
+		for range 2 { // the first may have been killed after its work
+			if out, err := s.step(later, "volumeDeletion", "podTemplate"); err != nil {
+				t.Errorf("%s: %v\n%s", provisioner, err, out)
+			}
+			left(".tarn")
+		}
 	}
 }
 

@@ -29,6 +29,8 @@ func pooled(t *testing.T) (dir string, devices func() []string) {
 
 func TestABtrfsVolumeIsHeldToItsSizeGrowsAndFreesItsPool(t *testing.T) {
 	t.Parallel()
+	// The kernel lists a module once it is loaded. Where modprobe fails, it may be built in.
+	_ = exec.CommandContext(t.Context(), "modprobe", "btrfs").Run()
 	if text, err := os.ReadFile("/proc/filesystems"); err == nil && !strings.Contains(string(text), "btrfs") {
 		t.Skip("the kernel has no btrfs")
 	}
@@ -55,7 +57,11 @@ func TestABtrfsVolumeIsHeldToItsSizeGrowsAndFreesItsPool(t *testing.T) {
 		echo "stopped at $(du -m /data/first | cut -f 1) MiB"
 		until dd if=/dev/zero of=/data/second bs=1M count=32 2>/dev/null; do sleep 0.2; done
 		echo grown; `+stays)
-	beside := s.consumer("beside", s.claimWith("beside", of("64Mi")).Name, "echo it is here > /data/word; "+stays)
+	// Its user makes what no rm can remove: a subvolume in a read-only one.
+	nested := s.claimWith("beside", of("64Mi"))
+	beside := s.consumer("beside", nested.Name, `
+		btrfs subvolume create /data/a && btrfs subvolume create /data/a/b && btrfs property set /data/a ro true
+		! touch /data/a/word && echo nested; `+stays, asNobody, func(pod *corev1.Pod) { pod.Spec.Containers[0].Image = "tarn.dev/btrfs:1" })
 	other := s.consumer("other", s.claimWith("other", of("64Mi"), ofClass(class)).Name, "echo it is here > /data/word; "+stays)
 	for _, p := range []*corev1.Pod{pod, beside, other} {
 		s.ready(p)
@@ -66,6 +72,7 @@ func TestABtrfsVolumeIsHeldToItsSizeGrowsAndFreesItsPool(t *testing.T) {
 	if one, two := devices(), others(); len(one) != 1 || len(two) != 1 || one[0] == two[0] {
 		t.Errorf("the pools have the loop devices %q and %q, want one each", one, two)
 	}
+	s.prints(beside, "nested")
 	s.ask(claim, "128Mi")
 	grown := s.resizedTo(claim, "128Mi")
 	s.prints(pod, "grown")
@@ -77,9 +84,12 @@ func TestABtrfsVolumeIsHeldToItsSizeGrowsAndFreesItsPool(t *testing.T) {
 	for _, p := range []*corev1.Pod{pod, beside, other} {
 		s.remove(p)
 	}
+	small := s.volumeOf(s.bound(nested))
 	s.remove(claim)
+	s.remove(nested)
 	s.gone(grown)
-	again := s.consumer("again", s.claimWith("again", of("160Mi")).Name, "dd if=/dev/zero of=/data/all bs=1M count=150 && sync && echo full")
+	s.gone(small)
+	again := s.consumer("again", s.claimWith("again", of("220Mi")).Name, "dd if=/dev/zero of=/data/all bs=1M count=150 && sync && echo full")
 	s.succeeded(again)
 	s.prints(again, "full")
 }

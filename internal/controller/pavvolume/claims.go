@@ -188,9 +188,10 @@ func deleteClaim(claim *corev1.PersistentVolumeClaim) (actions []action.Action) 
 	return actions
 }
 
-// unbacked says whether a pod mounts a claim of the record that holds nothing: it is gone, or was
-// never bound. Such a pod would never start, and has nothing to delete.
-func (r *reconciler) unbacked(ctx context.Context, v *View, pod *corev1.Pod) (bool, error) {
+// unbacked says why a deletion pod is not started: a claim of the record that it mounts is gone, or
+// an attempt ends before that was bound. Such a pod would never start, and has nothing to delete. It
+// is empty if the pod can start.
+func (r *reconciler) unbacked(ctx context.Context, v *View, pod *corev1.Pod) (why string, err error) {
 	for _, mounted := range pod.Spec.Volumes {
 		source := mounted.PersistentVolumeClaim
 		if source == nil || !slices.Contains(v.Record.Status.Claims, tarnv1.MadeClaim{Namespace: pod.Namespace, Name: source.ClaimName}) {
@@ -198,13 +199,22 @@ func (r *reconciler) unbacked(ctx context.Context, v *View, pod *corev1.Pod) (bo
 		}
 		live, err := kube.Get(ctx, r.reader, client.ObjectKey{Namespace: pod.Namespace, Name: source.ClaimName}, &corev1.PersistentVolumeClaim{})
 		if err != nil {
-			return false, err
+			return "", err
 		}
-		if live == nil || !steppod.OwnsClaim(v.Record, live) || live.DeletionTimestamp != nil || live.Spec.VolumeName == "" {
-			return true, nil
+		state := ""
+		switch {
+		case live == nil || !steppod.OwnsClaim(v.Record, live):
+			state = "is gone"
+		case live.DeletionTimestamp != nil:
+			state = "is being deleted"
+		case live.Spec.VolumeName == "" && v.Record.Status.Phase == tarnv1.VolumeUndoing: // else the deletion pod may bind it
+			state = "was never bound"
+		}
+		if state != "" {
+			return fmt.Sprintf("no deletion pod runs, because claim %s/%s, which it would mount, %s", pod.Namespace, source.ClaimName, state), nil
 		}
 	}
-	return false, nil
+	return "", nil
 }
 
 // tieToClaims gives a volume the node affinity of the volumes of all its claims.
@@ -214,6 +224,9 @@ func (r *reconciler) tieToClaims(ctx context.Context, v *View, vol *corev1.Persi
 		claim, err := kube.Get(ctx, r.reader, client.ObjectKey{Namespace: made.Namespace, Name: made.Name}, &corev1.PersistentVolumeClaim{})
 		if err != nil {
 			return err
+		}
+		if (claim == nil || claim.Spec.VolumeName == "") && !declares(v, made) {
+			continue // dropped from the provisioner during the creation, and empty
 		}
 		if claim == nil || claim.Status.Phase != corev1.ClaimBound {
 			return r.unwritten(ctx, v, reasonClaimUnbound, fmt.Errorf("claim %s/%s, which was made for the volume, is not bound; "+
@@ -234,6 +247,13 @@ func (r *reconciler) tieToClaims(ctx context.Context, v *View, vol *corev1.Persi
 		vol.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: terms}}
 	}
 	return nil
+}
+
+// declares says whether the provisioner still has a claim that was made for the volume.
+func declares(v *View, made tarnv1.MadeClaim) bool {
+	return slices.ContainsFunc(v.Provisioner.Spec.Claims, func(c pavv1.VolumeClaim) bool {
+		return steppod.ClaimName(v.Record.Name, c.Name) == made.Name
+	})
 }
 
 // bothTerms are the terms that match what a term of each list matches.

@@ -2,6 +2,7 @@ package pavvolume
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
@@ -56,6 +58,13 @@ func (w *world) made() *corev1.PersistentVolumeClaim {
 	return claim
 }
 
+func (w *world) provisioner() *pavv1.PavProvisioner {
+	w.t.Helper()
+	p := &pavv1.PavProvisioner{}
+	w.must(w.store.Get(w.t.Context(), client.ObjectKey{Name: "prov"}, p))
+	return p
+}
+
 func TestTheClaimOfAVolumeIsMadeBeforeItsCreationPod(t *testing.T) {
 	w := over(t, tarnv1.VolumePending)
 	w.look("u1")
@@ -90,18 +99,119 @@ func TestAClaimOfAnotherIsNotUsed(t *testing.T) {
 	}
 }
 
-func TestWhatWasNeverInAClaimIsNotDeletedByAPod(t *testing.T) {
-	for name, claims := range map[string][]client.Object{"gone": nil, "never bound": {backingOf("")}} {
-		w := over(t, tarnv1.VolumeUndoing, claims...)
-		w.settle()
-		for _, pod := range w.pods() {
-			if pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepDeletion) {
-				t.Errorf("the claim %s: deletion pod %s was started, and would wait for it", name, pod.Name)
+func TestADeletionPodThatMountsAClaim(t *testing.T) {
+	for name, c := range map[string]struct {
+		phase    tarnv1.VolumePhase
+		claims   []client.Object
+		wantPod  bool
+		wantTold string
+	}{
+		"starts if that is bound":                        {tarnv1.VolumeUndoing, []client.Object{backingOf("pv")}, true, ""},
+		"is skipped if that is gone":                     {tarnv1.VolumeUndoing, nil, false, "Warning UndoSkipped no deletion pod runs, because claim tarn-volumes/pvc-u1-backing, which it would mount, is gone"},
+		"is skipped if an attempt never bound that":      {tarnv1.VolumeUndoing, []client.Object{backingOf("")}, false, "Warning UndoSkipped no deletion pod runs, because claim tarn-volumes/pvc-u1-backing, which it would mount, was never bound"},
+		"starts for a volume that was in use, and binds": {tarnv1.VolumeDeleting, []client.Object{backingOf("")}, true, ""},
+		"is skipped if the data of a volume is gone":     {tarnv1.VolumeDeleting, nil, false, "Warning VolumeFailedDelete no deletion pod runs, because claim tarn-volumes/pvc-u1-backing, which it would mount, is gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := over(t, c.phase, c.claims...)
+			if c.phase == tarnv1.VolumeDeleting { // its own claim is gone
+				w.must(w.store.Delete(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data"}}))
 			}
-		}
-		if w.status().Phase == tarnv1.VolumeUndoing {
-			t.Errorf("the claim %s: status %+v, want the attempt undone", name, w.status())
-		}
+			w.look("u1")
+			started := slices.ContainsFunc(w.pods(), func(pod corev1.Pod) bool { return pod.Labels[tarnv1.LabelStep] == string(tarnv1.StepDeletion) })
+			if started != c.wantPod {
+				t.Errorf("deletion pod started: %t, want %t", started, c.wantPod)
+			}
+			told := ""
+			if len(w.events.Events) > 0 {
+				told = <-w.events.Events
+			}
+			if told != c.wantTold {
+				t.Errorf("told %q, want %q", told, c.wantTold)
+			}
+			if record := w.record("u1"); !c.wantPod && record != nil && record.Status.Phase == tarnv1.VolumeUndoing {
+				t.Errorf("status %+v, want the attempt undone", record.Status)
+			}
+		})
+	}
+}
+
+// A volume below whose node is gone keeps no attempt from being undone elsewhere, and a volume of a
+// user waits for that node.
+func TestAVolumeBelowOnANodeThatIsGone(t *testing.T) {
+	below := func(change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+		vol := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
+		vol.Spec.NodeAffinity = affinityTo("n1")
+		change(vol)
+		return vol
+	}
+	plain, anywhere := func(*corev1.PersistentVolume) {}, func(vol *corev1.PersistentVolume) { vol.Spec.NodeAffinity = nil }
+	labelled := node("machine")
+	labelled.Labels = map[string]string{corev1.LabelHostname: "n1"}
+	for name, c := range map[string]struct {
+		phase    tarnv1.VolumePhase
+		objects  []client.Object
+		wantPods int
+		wantWhy  string
+	}{
+		"ends an attempt":                           {tarnv1.VolumeUndoing, []client.Object{below(plain), node("n2")}, 0, "the node of PersistentVolume pv is gone, so what was created there"},
+		"keeps a volume":                            {tarnv1.VolumeDeleting, []client.Object{below(plain), node("n2")}, 0, "the node of PersistentVolume pv, which has the volume's storage, is gone"},
+		"matters not while another has its label":   {tarnv1.VolumeUndoing, []client.Object{below(plain), labelled}, 1, ""},
+		"matters not for a volume of the network":   {tarnv1.VolumeUndoing, []client.Object{below(anywhere), node("n2")}, 1, ""},
+		"matters not if the volume is gone as well": {tarnv1.VolumeUndoing, []client.Object{node("n2")}, 1, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := over(t, c.phase, append(c.objects, backingOf("pv"))...)
+			p := w.provisioner()
+			p.Spec.Topology = pavv1.TopologyClaims
+			w.must(w.store.Update(t.Context(), p))
+			if c.phase == tarnv1.VolumeDeleting {
+				w.must(w.store.Delete(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data"}}))
+			}
+			w.look("u1")
+			told := ""
+			if len(w.events.Events) > 0 {
+				told = <-w.events.Events
+			}
+			if len(w.pods()) != c.wantPods || !strings.Contains(told, c.wantWhy) || (told == "") != (c.wantWhy == "") {
+				t.Errorf("%d pods, told %q, want %d and %q", len(w.pods()), told, c.wantPods, c.wantWhy)
+			}
+			if woken := w.r.mapNode(t.Context(), node("n1")); c.phase == tarnv1.VolumeDeleting && (w.deletable().Reason != steppod.ReasonNodeGone || len(woken) != 1) {
+				t.Errorf("condition %+v, and the node wakes %v", w.deletable(), woken)
+			}
+		})
+	}
+}
+
+func TestAVolumeIsHandedOverWithTheClaimsItsProvisionerDeclares(t *testing.T) {
+	dropped := tarnv1.MadeClaim{Namespace: tarnv1.StepNamespace, Name: "pvc-u1-dropped"}
+	of := func(volumeName string) *corev1.PersistentVolumeClaim {
+		c := backingOf(volumeName)
+		c.Name = dropped.Name
+		return c
+	}
+	bound := backingOf("pv")
+	bound.Status.Phase = corev1.ClaimBound
+	for name, c := range map[string]struct {
+		claims     []client.Object
+		wantVolume bool
+	}{
+		"without one that was dropped":               {[]client.Object{bound, of("")}, true},
+		"without one that was dropped and is gone":   {[]client.Object{bound}, true},
+		"but not without one that has lost its data": {[]client.Object{bound, of("lost")}, false},
+		"but not without one that is declared":       {[]client.Object{backingOf(""), of("")}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := over(t, tarnv1.VolumeCreated, append(c.claims, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}})...)
+			record, p := w.record("u1"), w.provisioner()
+			record.Status.Claims = append(record.Status.Claims, dropped)
+			w.must(w.store.Status().Update(t.Context(), record))
+			p.Spec.Topology = pavv1.TopologyClaims
+			w.must(w.store.Update(t.Context(), p))
+			if err := w.try(); (err == nil) != c.wantVolume || (w.volume("u1") != nil) != c.wantVolume {
+				t.Errorf("got %v, volume %v, want one: %t", err, w.volume("u1"), c.wantVolume)
+			}
+		})
 	}
 }
 

@@ -233,10 +233,10 @@ func (r *reconciler) mapClass(ctx context.Context, o client.Object) []reconcile.
 	return r.waiting(ctx, client.MatchingFields{indexClaimClass: o.GetName()})
 }
 
-// mapNode enqueues the records whose deletion may wait for a node to return.
+// mapNode enqueues the records whose deletion may wait for a node to return, their own or one below.
 func (r *reconciler) mapNode(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.records(ctx, func(record *tarnv1.PavVolume) bool {
-		return destroying(record) && record.Status.NodeName == o.GetName()
+		return destroying(record) && (record.Status.NodeName == o.GetName() || len(record.Status.Claims) > 0)
 	})
 }
 

@@ -62,7 +62,7 @@ const (
 	// Retain or Recycle.
 	eventUnknownPolicy = "VolumeUnknownReclaimPolicy"
 	// eventUndoSkipped: a node does not exist any more, so a creation on it is not undone. Its
-	// storage is lost with the node.
+	// storage is lost with the node. Or a claim that the deletion pod mounts holds nothing.
 	eventUndoSkipped = "UndoSkipped"
 )
 
@@ -343,16 +343,23 @@ func stop(v *View, pods []corev1.Pod, now time.Time) Plan {
 // withoutNode decides about a volume whose node is gone. Leftovers of a creation there hold no user
 // data, and their claim gets a volume elsewhere. A volume that was used waits for its node, or
 // until a user deletes the record to confirm that the storage is gone.
-func withoutNode(v *View, now time.Time) Plan {
-	node := v.Record.Status.NodeName
+func withoutNode(v *View, node string, now time.Time) Plan {
 	switch {
 	case v.Record.Status.Phase == tarnv1.VolumeUndoing:
-		return done(v, now, tellVolume(v, corev1.EventTypeWarning, eventUndoSkipped, deleteAttempt(v.Record.Status.DeletionAttempts),
-			fmt.Sprintf("node %q is gone, so what was created there for the volume is not deleted", node))...)
+		return skipped(v, node+" is gone, so what was created there for the volume is not deleted", now)
 	case v.Record.DeletionTimestamp != nil:
-		return done(v, now, warnVolume(v, fmt.Sprintf("node %q is gone and PavVolume %s was deleted: its storage, with handle %q, is assumed to be gone with the node",
+		return done(v, now, warnVolume(v, fmt.Sprintf("%s is gone and PavVolume %s was deleted: its storage, with handle %q, is assumed to be gone with the node",
 			node, v.Record.Name, v.Record.Status.Handle))...)
 	}
-	message := fmt.Sprintf("node %q, which has the volume's storage, is gone; the storage is deleted when the node is back; if the node will not come back: kubectl delete pavvolume %s", node, v.Record.Name)
+	message := fmt.Sprintf("%s, which has the volume's storage, is gone; the storage is deleted when the node is back; if the node will not come back: kubectl delete pavvolume %s", node, v.Record.Name)
 	return undeletable(v, steppod.ReasonNodeGone, message, warnVolume(v, message)...)
+}
+
+// skipped ends a deletion that no pod does, and says why.
+func skipped(v *View, why string, now time.Time) Plan {
+	reason := eventUndoSkipped
+	if v.Record.Status.Phase == tarnv1.VolumeDeleting {
+		reason = eventDeleteFailed
+	}
+	return done(v, now, tellVolume(v, corev1.EventTypeWarning, reason, deleteAttempt(v.Record.Status.DeletionAttempts), why)...)
 }

@@ -107,8 +107,8 @@ func (r *reconciler) destroy(ctx context.Context, v *View, attempt int32) (more 
 	if err != nil {
 		return false, err
 	}
-	if gone && (v.Record.Status.Phase == tarnv1.VolumeUndoing || v.Record.DeletionTimestamp != nil) { // needs no valid deletion section
-		return r.apply(ctx, v, withoutNode(v, r.clock.Now()))
+	if gone != "" && (v.Record.Status.Phase == tarnv1.VolumeUndoing || v.Record.DeletionTimestamp != nil) { // needs no valid deletion section
+		return r.apply(ctx, v, withoutNode(v, gone, r.clock.Now()))
 	}
 	prepared, err := r.prepareDeletion(ctx, v, attempt)
 	if err != nil {
@@ -117,14 +117,14 @@ func (r *reconciler) destroy(ctx context.Context, v *View, attempt int32) (more 
 	if prepared.Pod == nil { // nothing to run
 		return r.apply(ctx, v, done(v, r.clock.Now()))
 	}
-	if nothing, err := r.unbacked(ctx, v, prepared.Pod); err != nil || nothing {
+	if why, err := r.unbacked(ctx, v, prepared.Pod); err != nil || why != "" {
 		if err != nil {
 			return false, err
 		}
-		return r.apply(ctx, v, done(v, r.clock.Now()))
+		return r.apply(ctx, v, skipped(v, why, r.clock.Now()))
 	}
-	if gone {
-		return r.apply(ctx, v, withoutNode(v, r.clock.Now()))
+	if gone != "" {
+		return r.apply(ctx, v, withoutNode(v, gone, r.clock.Now()))
 	}
 	if s := v.Record.Status; s.DeletionAttempts != attempt || s.NextDeletionTime != nil || !s.DeletionStarted || s.PodNamespace != prepared.Pod.Namespace {
 		if _, err := r.apply(ctx, v, begunDeletion(v, attempt, prepared.Pod.Namespace)); err != nil {

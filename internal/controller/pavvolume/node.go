@@ -3,6 +3,7 @@ package pavvolume
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,19 +53,61 @@ func (r *reconciler) takeNode(ctx context.Context, v *View) error {
 // Only the scheduler, or a pod that may run anywhere, finds another node.
 func (r *reconciler) nodeGone(ctx context.Context, v *View, step tarnv1.Step) error {
 	gone, err := r.lostNode(ctx, v)
-	if err != nil || !gone {
+	if err != nil || gone == "" {
 		return err
 	}
-	return &steppod.StepError{Step: step, Reason: steppod.ReasonNodeGone, Message: fmt.Sprintf("node %q, on which the volume was being created, is gone", v.Record.Status.NodeName)}
+	return &steppod.StepError{Step: step, Reason: steppod.ReasonNodeGone, Message: gone + ", on which the volume was being created, is gone"}
 }
 
-// lostNode says whether the volume is on a node that is gone, so that no pod can reach its storage.
-func (r *reconciler) lostNode(ctx context.Context, v *View) (bool, error) {
-	if v.Record.Status.NodeName == "" || follows(v) && destroying(v.Record) {
-		return false, nil
+// lostNode names the node of the volume if it is gone, so that no pod can reach the storage. It is
+// empty otherwise. A volume that is where its claims are has the nodes of their volumes.
+func (r *reconciler) lostNode(ctx context.Context, v *View) (gone string, err error) {
+	if follows(v) && destroying(v.Record) {
+		return r.lostBelow(ctx, v)
 	}
-	node, err := r.liveNode(ctx, v.Record.Status.NodeName)
-	return err == nil && node == nil, err
+	name := v.Record.Status.NodeName
+	if name == "" {
+		return "", nil
+	}
+	node, err := r.liveNode(ctx, name)
+	if err != nil || node != nil {
+		return "", err
+	}
+	return fmt.Sprintf("node %q", name), nil
+}
+
+// lostBelow does that for the volumes of the claims that were made for the volume.
+func (r *reconciler) lostBelow(ctx context.Context, v *View) (gone string, err error) {
+	for _, claim := range v.Claims {
+		if claim.Spec.VolumeName == "" {
+			continue
+		}
+		below, err := kube.Get(ctx, r.reader, client.ObjectKey{Name: claim.Spec.VolumeName}, &corev1.PersistentVolume{})
+		if err != nil {
+			return "", err
+		}
+		if below == nil || below.Spec.NodeAffinity == nil {
+			continue
+		}
+		if there, err := r.hasNode(ctx, below.Spec.NodeAffinity.Required); err != nil || !there {
+			return "the node of PersistentVolume " + below.Name, err
+		}
+	}
+	return "", nil
+}
+
+// hasNode says whether a node matches a selector. What the cache lacks is read live.
+func (r *reconciler) hasNode(ctx context.Context, selector *corev1.NodeSelector) (bool, error) {
+	for _, from := range []client.Reader{r.client, r.reader} {
+		nodes := &corev1.NodeList{}
+		if err := from.List(ctx, nodes); err != nil {
+			return false, fmt.Errorf("listing nodes: %w", err)
+		}
+		if slices.ContainsFunc(nodes.Items, func(node corev1.Node) bool { return volume.SelectsNode(selector, &node) }) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // liveNode reads a node from the API server, nil if it is gone.

@@ -7,8 +7,6 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/volume"
@@ -49,7 +47,7 @@ const (
 // that.
 func opens(t *tarnv1.PersistentVolumeSetTemplate, class *storagev1.StorageClass, node *corev1.Node) opening {
 	switch {
-	case node.DeletionTimestamp != nil, t.Spec.NodeAffinity != nil && !selects(t.Spec.NodeAffinity.Required, node),
+	case node.DeletionTimestamp != nil, t.Spec.NodeAffinity != nil && !volume.SelectsNode(t.Spec.NodeAffinity.Required, node),
 		class != nil && !volume.Allows(class.AllowedTopologies, node.Labels):
 		return never
 	}
@@ -77,30 +75,4 @@ const conditionTaints = "node.kubernetes.io/"
 func tolerates(t *tarnv1.PersistentVolumeSetTemplate, taint *corev1.Taint) bool {
 	return taint.Effect == corev1.TaintEffectPreferNoSchedule ||
 		slices.ContainsFunc(t.Tolerations, func(one corev1.Toleration) bool { return one.ToleratesTaint(logr.Discard(), taint, true) })
-}
-
-// selects reports whether one term of a node selector matches a node. An empty or invalid term
-// matches none, as in the scheduler.
-func selects(s *corev1.NodeSelector, node *corev1.Node) bool {
-	if s == nil {
-		return true
-	}
-	fields := labels.Set{"metadata.name": node.Name}
-	return slices.ContainsFunc(s.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
-		return len(term.MatchExpressions)+len(term.MatchFields) > 0 &&
-			all(term.MatchExpressions, labels.Set(node.Labels)) && all(term.MatchFields, fields)
-	})
-}
-
-var operators = map[corev1.NodeSelectorOperator]selection.Operator{
-	corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,
-	corev1.NodeSelectorOpExists: selection.Exists, corev1.NodeSelectorOpDoesNotExist: selection.DoesNotExist,
-	corev1.NodeSelectorOpGt: selection.GreaterThan, corev1.NodeSelectorOpLt: selection.LessThan,
-}
-
-func all(requirements []corev1.NodeSelectorRequirement, of labels.Set) bool {
-	return !slices.ContainsFunc(requirements, func(one corev1.NodeSelectorRequirement) bool {
-		r, err := labels.NewRequirement(one.Key, operators[one.Operator], one.Values)
-		return err != nil || !r.Matches(of)
-	})
 }

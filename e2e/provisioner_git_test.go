@@ -29,7 +29,7 @@ type gitServer struct {
 	dir string
 	// address is where pods find it.
 	address string
-	// down makes it answer with errors, and failed receives a value for each.
+	// down makes it answer with errors. The channel failed receives a value for each under /public.
 	down   atomic.Bool
 	failed chan struct{}
 }
@@ -69,7 +69,9 @@ func newGitServer(t *testing.T, password string) *gitServer {
 	all := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g.down.Load() {
 			http.Error(w, "later", http.StatusServiceUnavailable)
-			g.failed <- struct{}{}
+			if strings.HasPrefix(r.URL.Path, "/public/") {
+				g.failed <- struct{}{}
+			}
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -103,6 +105,12 @@ func (g *gitServer) commit(text string) {
 	g.git("-C", g.dir+"/work", "add", "-A")
 	g.git("-C", g.dir+"/work", "commit", "-q", "-m", text)
 	g.git("-C", g.dir+"/work", "push", "-q", g.dir+"/repo.git", "main")
+}
+
+// back makes the ref what it was before the last commit.
+func (g *gitServer) back() {
+	g.t.Helper()
+	g.git("-C", g.dir+"/work", "push", "-q", "--force", g.dir+"/repo.git", "main~1:main")
 }
 
 // fails makes the server fail once.
@@ -139,6 +147,20 @@ func (s *scenario) secret(name string, data map[string]string) {
 	s.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: name}, StringData: data})
 }
 
+// followsGit is the script of a pod that reads a volume until it is at its third commit. It counts
+// what it sees, and tells what no pod may be able to do.
+const followsGit = `
+	for file in /data/x /data/current/one /data/current/x /data/.commits/x; do
+		if (echo no > $file) 2> /dev/null; then echo "changed $file"; fi
+	done
+	! rm -rf /data/current/ /data/.commits/* 2> /dev/null || echo "removed it"
+	ls -A /data/current/
+	until [ "$last" = third ]; do
+		cd -P /data/current
+		if [ "$(cat one)" != "$(cat two)" ]; then echo torn; fi
+		[ "$last" = "$(cat one)" ] || { last=$(cat one); n=$((n+1)); echo "$n: now $last"; }
+	done; ` + stays
+
 func TestAGitVolumeIsOneCommitFollowsItsRefAndLogsInByASecret(t *testing.T) {
 	t.Parallel()
 	server := newGitServer(t, "hush")
@@ -151,25 +173,20 @@ func TestAGitVolumeIsOneCommitFollowsItsRefAndLogsInByASecret(t *testing.T) {
 	claim := s.claimWith("followed", annotated(map[string]string{
 		"git.tarn.dev/repository": public, "git.tarn.dev/ref": "main", "git.tarn.dev/follow": "5s",
 	}, corev1.ReadOnlyMany))
-	const follows = `
-		for file in /data/x /data/current/one /data/current/x /data/.commits/x; do
-			if (echo no > $file) 2> /dev/null; then echo "changed $file"; fi
-		done
-		! rm -rf /data/current/ /data/.commits/* 2> /dev/null || echo "removed it"
-		ls -A /data/current/
-		until [ "$last" = third ]; do
-			cd -P /data/current
-			if [ "$(cat one)" != "$(cat two)" ]; then echo torn; fi
-			[ "$last" = "$(cat one)" ] || { last=$(cat one); echo "now $last"; }
-		done; ` + stays
-	reader, other := s.consumer("reader", claim.Name, follows), s.consumer("other", claim.Name, follows)
+	reader, other := s.consumer("reader", claim.Name, followsGit), s.consumer("other", claim.Name, followsGit)
+
+	// A claim that would fill the node's disk.
+	large := s.claimWith("large", annotated(map[string]string{"git.tarn.dev/repository": public}, corev1.ReadOnlyMany), func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.Resources.Requests = size("1Pi")
+	})
+	greedy := s.consumer("greedy", large.Name, stays)
 
 	// A working copy of a private repository, first with a wrong password.
 	mine := s.claimWith("mine", ofClass(private), annotated(map[string]string{
 		"git.tarn.dev/repository": secret, "git.tarn.dev/ref": "main", "git.tarn.dev/secret": "login",
 	}, corev1.ReadWriteOnce))
 	s.secret("login", map[string]string{"username": "ada", "password": "wrong-word"})
-	writer := s.consumer("writer", mine.Name, "cat /data/one; echo changed > /data/one; ls /data/.git/HEAD; ! grep -r hush /data/.git; echo done; "+stays)
+	writer := s.consumer("writer", mine.Name, "cat /data/one; echo changed > /data/one; ls /data/.git/HEAD; if grep -r hush /data/.git; then exit 1; fi; echo done; "+stays)
 	s.told(writer, "FailedMount", "Authentication failed for")
 	login := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "login"}}
 	if err := s.get(login); err != nil {
@@ -196,6 +213,9 @@ func TestAGitVolumeIsOneCommitFollowsItsRefAndLogsInByASecret(t *testing.T) {
 	server.commit("second")
 	s.prints(reader, "now second")
 	s.prints(other, "now second")
+	server.back()
+	s.prints(reader, "3: now first")
+	s.told(greedy, "FailedMount", "no room for")
 
 	server.fails(s.limit())
 	// The staging pod is lost, and the volume follows on.
@@ -212,7 +232,9 @@ func TestAGitVolumeIsOneCommitFollowsItsRefAndLogsInByASecret(t *testing.T) {
 		}
 	}
 	s.ready(writer)
-	s.prints(writer, "done")
+	if out := s.prints(writer, "done"); !strings.HasSuffix(out, "\n/data/.git/HEAD\ndone\n") {
+		t.Errorf("the writer has printed:\n%s", out)
+	}
 	for _, pod := range s.stepPods(tarn.StepStaging) {
 		if text := fmt.Sprintf("%+v %s", pod, s.printed(&pod)); strings.Contains(text, "hush") {
 			t.Errorf("staging pod %s shows the Secret", pod.Name)

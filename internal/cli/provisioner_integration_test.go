@@ -59,7 +59,8 @@ func TestAReadyProvisionerIsInstalledWithItsClassAndAcceptedOrItIsSaidWhyNot(t *
 			t.Errorf("generation %d, %v; want %d", p.Generation, err, generation)
 		}
 	}
-	if list := does(0, "INSTALLED", "provisioner", "list"); !strings.Contains(list, "its node  yes") || !strings.Contains(list, "any node  no") {
+	list := does(0, "INSTALLED", "provisioner", "list")
+	if cells := strings.Join(strings.Fields(list), " "); !strings.Contains(cells, "xfs RWO,RWOP yes its node yes") || !strings.Contains(cells, "shared any yes any node no") {
 		t.Errorf("the list says\n%s", list)
 	}
 

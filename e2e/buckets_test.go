@@ -9,8 +9,10 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,11 +20,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -31,9 +36,11 @@ import (
 type bucketServer struct {
 	t       *testing.T
 	address string
+	open    string // another address at which it listens, or nothing
 	args    []string
 	env     []string
 	running *exec.Cmd
+	ended   chan struct{}
 }
 
 // secretKey is what no object, log or command line may contain.
@@ -65,24 +72,65 @@ func hostForPods(t *testing.T) string {
 	return address.Hostname()
 }
 
-// freeAddress gives an address of a host that nothing listens on.
+// freeAddress gives an address of a host that nothing listens on. The kernel gives its port to no
+// connection, and Kubernetes to no Service.
 func freeAddress(t *testing.T, host string) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	if err != nil {
-		t.Fatal(err)
+	var err error
+	for range 20 {
+		address := net.JoinHostPort(host, strconv.Itoa(20000+mathrand.IntN(10000)))
+		var listener net.Listener
+		if listener, err = net.Listen("tcp", address); err == nil {
+			listener.Close()
+			return address
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().String()
+	t.Fatalf("no free port at %s: %v", host, err)
+	return ""
 }
 
-// start runs the server until stop or the end of the case.
+// start runs the server until stop or the end of the case. It returns when the server listens.
 func (b *bucketServer) start() {
 	b.t.Helper()
-	b.running = exec.Command(b.args[0], b.args[1:]...)
+	said, err := os.CreateTemp(b.t.TempDir(), "said")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer said.Close() // the server has its own
+	b.running, b.ended = exec.Command(b.args[0], b.args[1:]...), make(chan struct{})
 	b.running.Env = append(os.Environ(), b.env...)
+	b.running.Stdout, b.running.Stderr = said, said
 	if err := b.running.Start(); err != nil {
 		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() {
+		if text, err := os.ReadFile(said.Name()); b.t.Failed() {
+			b.t.Logf("the server at %s said %q (%v)", b.address, text, err)
+		}
+	})
+	go func() {
+		_ = b.running.Wait() // stop kills it
+		close(b.ended)
+	}()
+	for _, address := range []string{b.address, b.open} {
+		if address == "" {
+			continue
+		}
+		err := wait.PollUntilContextTimeout(b.t.Context(), 50*time.Millisecond, soon, true, func(context.Context) (bool, error) {
+			select {
+			case <-b.ended:
+				return false, errors.New("it has ended")
+			default:
+			}
+			connection, err := net.Dial("tcp", address)
+			if err != nil {
+				return false, nil // not yet
+			}
+			return true, connection.Close()
+		})
+		if err != nil {
+			b.t.Fatalf("the server does not listen at %s: %v", address, err)
+		}
 	}
 }
 
@@ -90,7 +138,7 @@ func (b *bucketServer) start() {
 func (b *bucketServer) stop() {
 	if b.running != nil {
 		_ = b.running.Process.Kill() // it may have ended
-		_ = b.running.Wait()
+		<-b.ended
 		b.running = nil
 	}
 }
@@ -116,16 +164,16 @@ func credentials(t *testing.T, data map[string]string) string {
 func s3InMemory(t *testing.T) (parameters map[string]string, object func(method, key string) (int, string)) {
 	t.Helper()
 	b := &bucketServer{t: t, address: freeAddress(t, hostForPods(t)), env: []string{"ACCESS_KEY=tester", "SECRET_KEY=" + secretKey}}
-	open := freeAddress(t, "127.0.0.1")
-	b.args = []string{buildServer(t, "./s3mem"), b.address, open}
-	b.start()
+	b.open = freeAddress(t, "127.0.0.1")
+	b.args = []string{buildServer(t, "./s3mem"), b.address, b.open}
 	t.Cleanup(b.stop)
+	b.start()
 	parameters = map[string]string{
 		"endpoint": "http://" + b.address, "secret": credentials(t, map[string]string{"accessKeyId": "tester", "secretAccessKey": secretKey}),
 	}
 	return parameters, func(method, key string) (int, string) {
 		t.Helper()
-		request, err := http.NewRequest(method, "http://"+open+"/"+key, nil)
+		request, err := http.NewRequest(method, "http://"+b.open+"/"+key, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,8 +197,8 @@ func versitygw(t *testing.T) (server *bucketServer, dir string, parameters map[s
 	dir = t.TempDir()
 	b := &bucketServer{t: t, address: freeAddress(t, hostForPods(t)), env: []string{"ROOT_ACCESS_KEY=tester", "ROOT_SECRET_KEY=" + secretKey}}
 	b.args = []string{buildServer(t, "github.com/versity/versitygw/cmd/versitygw"), "--quiet", "--port", b.address, "posix", dir}
-	b.start()
 	t.Cleanup(b.stop)
+	b.start()
 	return b, dir, map[string]string{
 		"endpoint": "http://" + b.address, "secret": credentials(t, map[string]string{"accessKeyId": "tester", "secretAccessKey": secretKey}),
 	}
@@ -170,8 +218,8 @@ func fakeGCS(t *testing.T) (dir string, parameters map[string]string) {
 		buildServer(t, "github.com/fsouza/fake-gcs-server"), "-scheme", "http", "-host", host, "-port", port,
 		"-filesystem-root", dir, "-public-host", b.address, "-external-url", "http://" + b.address, "-log-level", "error",
 	}
-	b.start()
 	t.Cleanup(b.stop)
+	b.start()
 
 	tokens := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -64,7 +64,7 @@ func newCluster(t *testing.T, config *rest.Config, name string, l life) *cluster
 	c := &cluster{World: testkit.NewWorld(t, config), life: l, name: name, failures: l.failures, resists: l.resists}
 	c.PodsMayRun("default")
 	for _, node := range []string{firstNode, secondNode} { // all cases share them
-		c.Must(client.IgnoreAlreadyExists(c.Client.Create(c.Ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})))
+		c.Must(client.IgnoreAlreadyExists(c.Client.Create(c.Ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{corev1.LabelHostname: node}}})))
 	}
 	p := l.provisioner(name)
 	status := p.Status

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -128,8 +129,24 @@ func TestADirectoryThatIsNotMountedNeitherGrowsNorDeletesAVolume(t *testing.T) {
 				t.Errorf("the directory of %s has %q, want %q", provisioner, names, want)
 			}
 		}
+		// What was never made is deleted, as after a creation whose pod did not start.
+		if out, err := s.step(later, "volumeDeletion", "podTemplate"); err != nil {
+			t.Errorf("%s: %v\n%s", provisioner, err, out)
+		}
+		if err := os.Remove(filepath.Join(s.volumes, ".tarn")); err != nil {
+			t.Error(err)
+		}
+		// An administrator makes the directory below a mount immutable.
+		chattr := func(flag string) {
+			t.Helper()
+			if out, err := exec.CommandContext(context.Background(), "chattr", flag, s.volumes).CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+		}
+		chattr("+i")
+		t.Cleanup(func() { chattr("-i") })
 		for section, want := range map[string]string{
-			"volumeDeletion":  "/mnt/a b has no volumes on this node",
+			"volumeDeletion":  "/mnt/a b has no volumes on this node, and nothing can be written there",
 			"volumeExpansion": map[string]string{"xfs": "No such file", "shared": "/mnt/a b has no v on this node"}[provisioner],
 		} {
 			_, err := s.step(later, section, "podTemplate")
@@ -138,6 +155,7 @@ func TestADirectoryThatIsNotMountedNeitherGrowsNorDeletesAVolume(t *testing.T) {
 			}
 			left()
 		}
+		chattr("-i")
 		if out, err := s.step(vars, "volumeCreation", "podTemplate"); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}

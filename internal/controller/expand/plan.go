@@ -230,9 +230,8 @@ func planWaiting(v *View, now time.Time) Plan {
 }
 
 // begin writes the intent, then grows the volume's own claims. When they have grown, it creates the
-// pod. It writes the intent even if it is recorded
-// already: if the cache was behind, that write fails. So no pod is created for an expansion that is
-// already done.
+// pod. It writes the intent even if it is recorded already: if the cache was behind, that write
+// fails. So no pod is created for an expansion that is already done.
 func begin(v *View, attempt int32, target int64, now time.Time) Plan {
 	if v.Unfit != nil {
 		return failed(v, attempt, target, v.Unfit, now)

@@ -65,8 +65,11 @@ func (r *readiness) check(request *http.Request) error {
 	}
 	var reason error
 	err := wait.PollUntilContextCancel(ctx, readyAgain, true, func(ctx context.Context) (bool, error) {
-		reason = r.led(ctx)
-		return reason == nil, nil
+		why := r.led(ctx)
+		if reason == nil || ctx.Err() == nil { // a read that the deadline cut off says less than the one before
+			reason = why
+		}
+		return why == nil, nil
 	})
 	if err == nil {
 		return nil

@@ -33,10 +33,16 @@ type lease struct {
 	client.Reader
 	terms []term
 	ahead time.Duration // its holders' clock
+	took  time.Duration // by a read
 	began time.Time
 }
 
-func (l *lease) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+func (l *lease) Get(ctx context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	select {
+	case <-time.After(l.took):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	passed := time.Since(l.began)
 	to, ok := o.(*coordinationv1.Lease)
 	for _, t := range slices.Backward(l.terms) {
@@ -70,6 +76,7 @@ func TestAControllerIsReadyWhenItsCachesAreFilledAndOneLeads(t *testing.T) {
 		{"it leads, with empty caches", false, won, lease{}, 0, "not synced yet"},
 		{"it leads", true, won, lease{}, 0, ""},
 		{"nobody ever led", true, waiting, lease{}, 0, "the lease has no holder"},
+		{"nobody ever led, and the last read is cut off", true, waiting, lease{took: 150 * time.Millisecond}, 0, "the lease has no holder"},
 		{"another leads", true, waiting, lease{terms: []term{{"another", 0, forEver}}}, time.Minute, ""},
 		{"another leads, whose clock is behind", true, waiting, lease{terms: []term{{"another", 0, forEver}}, ahead: -time.Hour}, time.Minute, ""},
 		{"one is the first to lead", true, waiting, lease{terms: []term{{"first", 300 * time.Millisecond, forEver}}}, 0, ""},

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -351,6 +352,77 @@ func TestAStolenTokenOfTheControllerRunsPodsInStepNamespacesAlone(t *testing.T) 
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestAStolenTokenOfTheControllerMakesNoClaimItsOwn acts as a thief with that token, who marks
+// claims of tenants so that the thief or Kubernetes may delete them.
+func TestAStolenTokenOfTheControllerMakesNoClaimItsOwn(t *testing.T) {
+	ctx, config, admin := policed(t)
+	thief, tenant := as(t, config, asController), as(t, config, asTenant)
+	namespaces(ctx, t, admin, "shop")
+	claims := map[string]*corev1.PersistentVolumeClaim{"shop": nil, "kube-system": nil}
+	for namespace := range claims {
+		claims[namespace] = testkit.Claim(namespace, "of-a-tenant", "", "none", func(c *corev1.PersistentVolumeClaim) {
+			c.Labels, c.Annotations = map[string]string{"a": "b"}, map[string]string{"a": "b"}
+		})
+	}
+	ours := testkit.Claim("shop", "of-an-app", "", "none", func(c *corev1.PersistentVolumeClaim) {
+		c.Labels = map[string]string{tarnv1.LabelApp: "x", tarnv1.LabelRecord: "1", tarnv1.LabelDeletionProtection: "true"}
+		c.Annotations = map[string]string{tarnv1.AnnotationMadeFor: "u"}
+		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: "1"}}
+	})
+	for _, c := range []*corev1.PersistentVolumeClaim{claims["shop"], claims["kube-system"], ours} {
+		if err := admin.Create(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for _, change := range []string{`{"metadata": {"labels": null}}`, `{"metadata": {"finalizers": null}}`} {
+				_ = admin.Patch(context.Background(), c, client.RawPatch("application/merge-patch+json", []byte(change)))
+				_ = admin.Delete(context.Background(), c)
+			}
+		})
+	}
+	label := func(key, value string) func(*corev1.PersistentVolumeClaim) {
+		return func(c *corev1.PersistentVolumeClaim) { metav1.SetMetaDataLabel(&c.ObjectMeta, key, value) }
+	}
+	note := func(key, value string) func(*corev1.PersistentVolumeClaim) {
+		return func(c *corev1.PersistentVolumeClaim) { metav1.SetMetaDataAnnotation(&c.ObjectMeta, key, value) }
+	}
+	own := func(uid types.UID) func(*corev1.PersistentVolumeClaim) {
+		return func(c *corev1.PersistentVolumeClaim) {
+			c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: uid}}
+		}
+	}
+	var attempts []attempt
+	for _, c := range []struct {
+		name   string
+		claim  *corev1.PersistentVolumeClaim
+		change func(*corev1.PersistentVolumeClaim)
+		want   bool
+	}{
+		{"a claim made for a volume, of a tenant's", claims["shop"], label(tarnv1.LabelRecord, "1"), false},
+		{"the claim of an App, of a tenant's", claims["shop"], label(tarnv1.LabelApp, "x"), false},
+		{"a claim made for an App, of a tenant's", claims["shop"], note(tarnv1.AnnotationMadeFor, "u"), false},
+		{"a claim with an owner, of a tenant's", claims["shop"], own("2"), false},
+		{"the claim of an App, of one in kube-system", claims["kube-system"], label(tarnv1.LabelApp, "x"), false},
+		{"a claim of another volume, of one made for a volume", ours, label(tarnv1.LabelRecord, "2"), false},
+		{"a claim of another App, of an App's", ours, label(tarnv1.LabelApp, "y"), false},
+		{"a claim made for another App, of an App's", ours, note(tarnv1.AnnotationMadeFor, "v"), false},
+		{"a claim with another owner, of one with an owner", ours, own("2"), false},
+		{"what a claim of a tenant is otherwise", claims["shop"], note(tarnv1.AnnotationPlugin, "p"), true},
+		{"what a claim in kube-system is otherwise", claims["kube-system"], note(tarnv1.AnnotationPlugin, "p"), true},
+		{"what a claim of an App is otherwise", ours, note(tarnv1.AnnotationPreserve, "true"), true},
+		{"a claim that is no longer protected", ours, func(c *corev1.PersistentVolumeClaim) { delete(c.Labels, tarnv1.LabelDeletionProtection) }, true},
+	} {
+		changed := func() *corev1.PersistentVolumeClaim { o := c.claim.DeepCopy(); c.change(o); return o }
+		attempts = append(attempts,
+			attempt{"the controller makes " + c.name, func() error { return thief.Patch(ctx, changed(), client.MergeFrom(c.claim), client.DryRunAll) }, c.want},
+			attempt{"the controller makes by the status " + c.name, func() error {
+				return thief.Status().Patch(ctx, changed(), client.MergeFrom(c.claim), &client.SubResourcePatchOptions{PatchOptions: client.PatchOptions{DryRun: []string{metav1.DryRunAll}}})
+			}, c.want},
+			attempt{"a tenant makes " + c.name, func() error { return tenant.Patch(ctx, changed(), client.MergeFrom(c.claim), client.DryRunAll) }, true})
+	}
+	judge(t, attempts, "workloads.tarn.dev")
 }
 
 func grant(ctx context.Context, t *testing.T, admin client.Client) {

@@ -28,9 +28,9 @@ const plaintext = "what-nobody-may-read-below"
 // files of a directory.
 func encrypted(t *testing.T) (s *scenario, below, dir string) {
 	t.Helper()
+	dir = t.TempDir() // first, and so removed last
 	s = onTheShelf(t, "encrypted")
 	s.needsClasses("ovh-csi-rbd") // whose provisioner is xfs
-	dir = t.TempDir()
 	below = s.classWith("-below", "xfs", late, func(c *storagev1.StorageClass) {
 		c.Parameters, c.AllowVolumeExpansion = map[string]string{"folder": dir}, ptr.To(true)
 	})
@@ -72,6 +72,15 @@ func (s *scenario) madeFor(volumeName string) []corev1.PersistentVolumeClaim {
 		s.t.Fatal(err)
 	}
 	return list.Items
+}
+
+// emptied waits until the lowest volumes are gone, whose directory is removed next.
+func (s *scenario) emptied(dir string) {
+	s.t.Helper()
+	s.await("all files below to be deleted", func() (bool, string) {
+		files, err := filepath.Glob(filepath.Join(dir, "pvc-*"))
+		return err == nil && len(files) == 0, fmt.Sprint(files, err)
+	})
 }
 
 // fileContains tells whether a large file contains a text.
@@ -167,6 +176,7 @@ func TestAnEncryptedVolumeHasCiphertextAloneBelowItAndGrowsAndEndsWithIt(t *test
 	if left := s.madeFor(volume); len(left) > 0 {
 		t.Errorf("claim %s is left of the volume", left[0].Name)
 	}
+	s.emptied(dir)
 }
 
 func TestAnEncryptedVolumeLiesOverAnEncryptedVolume(t *testing.T) {
@@ -220,8 +230,5 @@ func TestAnEncryptedVolumeLiesOverAnEncryptedVolume(t *testing.T) {
 	s.remove(pod)
 	s.remove(claim)
 	s.gone(vol)
-	s.await("all files below to be deleted", func() (bool, string) {
-		files, err := filepath.Glob(filepath.Join(dir, "pvc-*"))
-		return err == nil && len(files) == 0, fmt.Sprint(files, err)
-	})
+	s.emptied(dir)
 }

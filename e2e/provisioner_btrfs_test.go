@@ -47,7 +47,7 @@ func TestABtrfsVolumeIsHeldToItsSizeGrowsAndFreesItsPool(t *testing.T) {
 	// More than nine tenths of the pool cannot be had.
 	tooLarge := s.claimWith("large", of("240Mi"))
 	large := s.consumer("large", tooLarge.Name, stays)
-	s.told(tooLarge, "ProvisioningFailed", "no room for 251658240 bytes")
+	s.told(tooLarge, "ProvisioningFailed", "no room for 240Mi")
 	s.remove(large)
 	s.remove(tooLarge)
 

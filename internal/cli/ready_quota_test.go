@@ -98,7 +98,7 @@ func TestASharedVolumeIsGivenAProjectQuotaWhereItsFileSystemHasThem(t *testing.T
 	}
 
 	s.program("findmnt", "echo rw,relatime,noquota")
-	if said := s.size("volumeExpansion", 3<<20); !strings.Contains(said, "has no project quotas: nothing keeps "+folder+" to 3145728 bytes") {
+	if said := s.size("volumeExpansion", 3<<20); !strings.Contains(said, "has no project quotas: nothing keeps "+folder+" to 3.0Mi") {
 		t.Errorf("without quotas it says %q", said)
 	}
 	if got, err := os.ReadFile(asked); err != nil || string(got) != want.String() {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -111,6 +112,73 @@ func TestNoValueOfAClaimIsAnOptionOrACommandForSSHFS(t *testing.T) {
 		said, valid := validated(t, "sshfs", values)
 		if valid != (c.wrong == "") || !strings.Contains(said, c.wrong) {
 			t.Errorf("%s %q: valid %v, said %s", c.name, c.value, valid, said)
+		}
+	}
+}
+
+func TestAClassWithAWrongValueIsToldFieldValueAndRemedy(t *testing.T) {
+	type params = map[string]any
+	s3 := func(name, value string) params { return params{"size": "unlimited", name: value} }
+	for _, c := range []struct {
+		provisioner string
+		params      params
+		// want is what the claim is told, empty if the class is valid and no pod is needed.
+		want string
+	}{
+		{"btrfs", params{}, ""},
+		{"btrfs", params{"compress": "zstd", "poolSize": "1.5Gi", "folder": "/srv"}, ""},
+		{"btrfs", params{"compress": "gzip"}, `compress: "gzip" is none of zstd, lzo, zlib, none; create the class again`},
+		{"btrfs", params{"poolSize": "10 GB"}, `poolSize: "10 GB" is no size`},
+		{"btrfs", params{"folder": "pool"}, `folder: "pool" is no absolute path`},
+		{"xfs", params{}, ""},
+		{"xfs", params{"csi.storage.k8s.io/fstype": "ext4", "folder": "/srv"}, ""},
+		{"xfs", params{"csi.storage.k8s.io/fstype": "zfs"}, `csi.storage.k8s.io/fstype: "zfs" is none of xfs, ext4; create the class again`},
+		{"xfs", params{"folder": "data"}, `folder: "data" is no absolute path`},
+		{"shared", params{}, ""},
+		{"shared", params{"folder": "export"}, `folder: "export" is no absolute path; create the class again`},
+		{"encrypted", params{"csi.storage.k8s.io/node-publish-secret-name": "x"}, ""},
+		{"encrypted", params{}, `csi.storage.k8s.io/node-publish-secret-name: the class names no Secret`},
+		{"bucket", s3("endpoint", "http://10.0.0.1:9000"), ""},
+		{"bucket", s3("bucketPrefix", "team-a.b_9"), ""},
+		{"bucket", s3("storageType", "s4"), `storageType: "s4" is none of s3, gcs; create the class again`},
+		{"bucket", s3("pathStyle", "yes"), `pathStyle: "yes" is none of true, false`},
+		{"bucket", s3("endpoint", "s3.example.org"), `endpoint: "s3.example.org" is no URL`},
+		{"bucket", s3("deleteContents", "yes"), `deleteContents: "yes" is none of true, false`},
+		{"bucket", s3("bucket", "a/b"), `bucket: "a/b" is no name of a bucket`},
+		{"bucket", s3("bucketPrefix", "Team"), `bucketPrefix: "Team" is not at most 23 small letters`},
+		{"bucket", s3("bucketPrefix", "a-prefix-that-is-too-long"), `bucketPrefix: "a-prefix-that-is-too-long" is not at most 23`},
+	} {
+		o, err := provisioners.Provisioner(c.provisioner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template, found, err := unstructured.NestedString(o.Object, "spec", "volumeValidation", "podTemplate")
+		if err != nil || !found {
+			t.Fatalf("%s has no template of a validation pod: %v", c.provisioner, err)
+		}
+		pod, err := jinja.Evaluate(t.Context(), template, map[string]any{"params": c.params, "requestedMaxCapacity": nil}, jinja.Limits{})
+		if err != nil {
+			t.Errorf("%s %v: %v", c.provisioner, c.params, err)
+			continue
+		}
+		said := ""
+		if pod, ok := pod.(map[string]any); ok {
+			command := pod["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)["command"].([]any)
+			file := t.TempDir() + "/error"
+			script := strings.Replace(command[2].(string), "/pav/error", file, 1)
+			if err := exec.CommandContext(t.Context(), "bash", "-c", script).Run(); err == nil {
+				t.Errorf("%s %v: the pod succeeds", c.provisioner, c.params)
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			said = string(text)
+		} else if pod != nil {
+			t.Errorf("%s %v: the template gives %v", c.provisioner, c.params, pod)
+		}
+		if (said == "") != (c.want == "") || !strings.Contains(said, c.want) {
+			t.Errorf("%s %v: the claim is told %q, want %q", c.provisioner, c.params, said, c.want)
 		}
 	}
 }

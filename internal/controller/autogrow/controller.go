@@ -65,6 +65,9 @@ type reconciler struct {
 
 	mu    sync.Mutex
 	nodes map[string]*node
+	// told is the last complaint about each claim, of whatever node. A pod that is created again, or
+	// runs on another node, does not make it news.
+	told map[types.UID]string
 }
 
 // node is what is remembered of a node with annotated claims. Only the reconcile of the node reads
@@ -89,7 +92,7 @@ func Register(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		client: mgr.GetClient(), pods: o.Pods, kubelets: o.Kubelets,
 		runner: action.Runner{Client: mgr.GetClient(), Events: mgr.GetEventRecorder(kube.ControllerName)},
-		clock:  o.Clock, namespace: o.Namespace, period: o.Period, nodes: map[string]*node{},
+		clock:  o.Clock, namespace: o.Namespace, period: o.Period, nodes: map[string]*node{}, told: map[types.UID]string{},
 	}
 	if r.clock == nil {
 		r.clock = clock.RealClock{}
@@ -150,10 +153,10 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	claims := make(map[types.UID]Memory, len(views))
 	for i := range views {
 		v := &views[i]
-		p := plan(v, now)
+		p := r.news(v, plan(v, now))
 		err := r.runner.Do(ctx, p.Actions...)
 		if p.Outcome == grown && kube.IsRefusal(err) {
-			p = planRejected(v, err, now)
+			p = r.news(v, planRejected(v, err, now))
 			err = r.runner.Do(ctx, p.Actions...)
 		}
 		claims[v.Claim.UID] = p.Memory
@@ -176,6 +179,44 @@ func (r *reconciler) node(name string) *node {
 		r.nodes[name] = &node{}
 	}
 	return r.nodes[name]
+}
+
+// remembered is what the plan before remembered of a claim. To a node that is new to the claim, the
+// last complaint is known already.
+func (r *reconciler) remembered(n *node, claim types.UID) Memory {
+	memory, known := n.claims[claim]
+	if !known {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		memory.Told = r.told[claim]
+	}
+	return memory
+}
+
+// news takes from a plan the complaint that the plan of another node has made already.
+func (r *reconciler) news(v *View, p Plan) Plan {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	told, claim := p.Memory.Told, v.Claim.UID
+	switch {
+	case told == v.Memory.Told:
+	case told == "":
+		delete(r.told, claim)
+	case told == r.told[claim]:
+		if p.Actions = nil; p.Outcome == limited {
+			p.Outcome = ""
+		}
+	default:
+		r.told[claim] = told
+	}
+	return p
+}
+
+// forgetClaim forgets the complaint about a claim that is gone or has no setting.
+func (r *reconciler) forgetClaim(claim types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.told, claim)
 }
 
 func (r *reconciler) forget(name string) {

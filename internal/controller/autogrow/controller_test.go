@@ -55,11 +55,16 @@ func TestOnlyNodesOfAnnotatedClaimsAreAskedAndTheFullestMountCounts(t *testing.T
 
 func TestWhyAFullClaimDoesNotGrowIsSaidOnItOnce(t *testing.T) {
 	w := newWorld(t, "grow-vain")
-	node := w.node("one")
+	node, two := w.node("one"), w.node("two")
 	claim := w.claim("data", "at=80% by=20%", "one")
 	node.measures("data", 85, time.Now().Add(2*time.Second))
 	defer w.run(w.Config)()
 	w.isTold(claim, eventInvalid, `annotation tarn.dev/auto-grow: "at=80% by=20%" has no max; add the largest size`)
+	w.CreateWithStatus(testkit.Pod(w.namespace, "second", testkit.OnNode(w.name+"-two"), testkit.Using("data"), testkit.InPhase(corev1.PodRunning)))
+	two.askedAgain(2)
+	if notes := w.told(claim, eventInvalid); len(notes) != 1 {
+		t.Errorf("with a pod on another node, told %q", notes)
+	}
 
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "storage"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}
 	quota.Spec.Hard[corev1.ResourceRequestsStorage] = testkit.Storage("110Mi")[corev1.ResourceStorage]

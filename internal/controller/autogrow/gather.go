@@ -61,7 +61,7 @@ func (r *reconciler) gather(ctx context.Context, name string, n *node, now time.
 			}
 			seen[key] = true
 			mounted = mounted || !isBlock(claim)
-			views = append(views, View{Claim: claim, Class: class, Memory: n.claims[claim.UID]})
+			views = append(views, View{Claim: claim, Class: class, Memory: r.remembered(n, claim.UID)})
 		}
 	}
 	if !mounted {

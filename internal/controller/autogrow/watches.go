@@ -49,6 +49,7 @@ func (r *reconciler) mapClaim(ctx context.Context, o client.Object) []reconcile.
 		log.FromContext(ctx).Error(err, "reading a claim", "claim", client.ObjectKeyFromObject(o))
 	}
 	if claim == nil {
+		r.forgetClaim(o.GetUID())
 		return nil
 	}
 	pods := &corev1.PodList{}

@@ -26,7 +26,8 @@ const (
 	// reasonNotReady: the PavProvisioner is not accepted, is being deleted, or does not exist.
 	// Correct it as the message says.
 	reasonNotReady = "ProvisionerNotReady"
-	// reasonClaimGone: the claim was deleted during the creation, which is undone.
+	// reasonClaimGone: the claim was deleted during the creation, or its class was created again. The
+	// creation is undone.
 	reasonClaimGone = "ClaimGone"
 	// reasonPodWaits: the pod of the step cannot start. Correct the cause in the message.
 	reasonPodWaits = "PodWaiting"
@@ -143,8 +144,8 @@ func planPending(v *View, now time.Time) Plan {
 	if p == nil || p.UID != v.Record.Spec.Provisioner.UID || p.DeletionTimestamp != nil {
 		return drop(v) // nothing was created; if the provisioner returns, it gets a new record
 	}
-	if class, err := classOf(v.Record); v.Class != nil && err == nil && v.Class.UID != class.UID {
-		return drop(v) // a user corrects a class by creating it again; the record has the old parameters
+	if reclassed(v) {
+		return drop(v)
 	}
 	if cause, why := unusable(p, p.Name); cause != "" {
 		status := v.Record.Status.DeepCopy()
@@ -178,6 +179,13 @@ func wanted(v *View) bool {
 // needed says whether the claim still waits for this volume and the record is not being deleted. A
 // user deletes the record to get a new one, with the current class.
 func needed(v *View) bool { return wanted(v) && v.Record.DeletionTimestamp == nil }
+
+// reclassed says whether the class was created again since the record was written. A user corrects a
+// class like that, and the record has the old parameters.
+func reclassed(v *View) bool {
+	class, err := classOf(v.Record)
+	return v.Class != nil && err == nil && v.Class.UID != class.UID
+}
 
 // drop removes a record without storage, its claims and its pods.
 func drop(v *View) Plan {
@@ -240,13 +248,15 @@ func planCreating(v *View, now time.Time) Plan {
 		return failed(v, podFailure(v), tarnv1.VolumeUndoing, attempt, now)
 	}
 	switch {
-	case !needed(v) && neverRan(v):
-		status, what := v.Record.Status.DeepCopy(), "claim"
-		if wanted(v) {
-			what = "PavVolume"
+	case (!needed(v) || reclassed(v)) && neverRan(v):
+		status, what := v.Record.Status.DeepCopy(), "claim was deleted"
+		if needed(v) {
+			what = "StorageClass was created again"
+		} else if wanted(v) {
+			what = "PavVolume was deleted"
 		}
 		status.Phase, status.Handle, status.NextAttemptTime = tarnv1.VolumePending, "", nil
-		sayProvisioned(status, v.Record, reasonClaimGone, "the "+what+" was deleted before a node was found for the volume")
+		sayProvisioned(status, v.Record, reasonClaimGone, "the "+what+" before a node was found for the volume")
 		return withdraw(v, writes(v, status))
 	case !wanted(v) && hasNoNode(v):
 		return undo(v, reasonClaimGone, "the claim was deleted while its creation pod, which was started again, waited for a node")

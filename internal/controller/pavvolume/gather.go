@@ -24,7 +24,8 @@ type View struct {
 	Name string
 	// Claim is the claim whose UID is in that name, for which the volume is created.
 	Claim *corev1.PersistentVolumeClaim
-	// Class is the claim's class, read while no attempt is running.
+	// Class is the claim's class, read while no pod has to run, and while the
+	// creation pod does.
 	Class       *storagev1.StorageClass
 	Provisioner *pavv1.PavProvisioner
 	// DriverKnown says that a CSIDriver with the name of the claim's provisioner exists. The claim
@@ -103,7 +104,7 @@ func (r *reconciler) gatherRecord(ctx context.Context, v *View) (err error) {
 	if v.Provisioner, err = kube.Get(ctx, r.client, client.ObjectKey{Name: v.Record.Spec.Provisioner.Name}, &pavv1.PavProvisioner{}); err != nil {
 		return err
 	}
-	if v.Claim != nil && stepOf(v.Record) == "" {
+	if v.Claim != nil && (stepOf(v.Record) == "" || v.Record.Status.Phase == tarnv1.VolumeCreating) {
 		if err := r.gatherClass(ctx, v); err != nil {
 			return err
 		}

@@ -23,6 +23,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/nodetest"
 	"tarn.dev/tarn/internal/testkit"
+	words "tarn.dev/tarn/internal/volume"
 )
 
 // growing is the pending answer to NodeExpandVolume.
@@ -242,7 +243,7 @@ func TestABlockDeviceThatStaysTooSmallIsTriedAgain(t *testing.T) {
 	volume, target := w.publishDevice(provisioner, device)
 	tooSmall := func(call <-chan growing, wanted int64) {
 		t.Helper()
-		want := fmt.Sprintf("a block device of %d bytes after the expansion, but the claim requests %d; the pods of volumeExpansion must make it", size, wanted)
+		want := fmt.Sprintf("a block device of %s after the expansion, but the claim requests %s; the pods of volumeExpansion must make it", words.Size(size), words.Size(wanted))
 		if got := <-call; status.Code(got.err) != codes.Internal || !strings.Contains(got.err.Error(), want) {
 			t.Errorf("a device that has not grown is told as %v, %v, want Internal and %q", got.answer, got.err, want)
 		}

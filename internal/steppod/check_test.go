@@ -204,10 +204,10 @@ func TestAClaimIsHeldAgainstVolumeValidation(t *testing.T) {
 		{"one node is not one pod", `{"accessModes": ["ReadWriteOnce"]}`, asks(oncePod), "supporting access mode ReadWriteOnce, the claim asks for ReadWriteOncePod"},
 		{"nor the other way about", `{"accessModes": ["ReadWriteOncePod"]}`, asks(once), "supporting access mode ReadWriteOncePod, the claim asks for ReadWriteOnce"},
 		{"all that are asked for", `{"accessModes": ["ReadWriteOnce"]}`, asks(once, many), "the claim asks for ReadWriteMany"},
-		{"no more than the most", `{"maxCapacity": "1Gi"}`, sizes("1025Mi", ""), "cannot provision volumes with capacity greater than 1073741824 bytes, the claim requests 1074790400"},
+		{"no more than the most", `{"maxCapacity": "1Gi"}`, sizes("1025Mi", ""), "cannot provision volumes with capacity greater than 1Gi, the claim requests 1025Mi"},
 		{"the most itself", `{"maxCapacity": "1Gi"}`, sizes("1Gi", ""), ""},
 		{"a limit above the least", `{"minCapacity": "1Gi"}`, sizes("1Mi", "1Gi"), ""},
-		{"no limit below the least", `{"minCapacity": "1Gi"}`, sizes("1Mi", "1023Mi"), "capacity less than 1073741824 bytes, the claim's limit is 1072693248"},
+		{"no limit below the least", `{"minCapacity": "1Gi"}`, sizes("1Mi", "1023Mi"), "capacity less than 1Gi, the claim's limit is 1023Mi"},
 		{"no limit at all", `{"minCapacity": "1Gi"}`, sizes("1Mi", ""), ""},
 		{"limits that leave nothing", `{"minCapacity": "2Gi", "maxCapacity": "1Gi"}`, func(*tarnv1.PavVolume) {}, "minCapacity (2147483648) must not be greater than maxCapacity (1073741824)"},
 	} {

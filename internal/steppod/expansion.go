@@ -135,7 +135,7 @@ func (s *Steps) PrepareExpansion(ctx context.Context, p *pavv1.PavProvisioner, r
 // checkExpansion checks the new size against the limits that applied to the creation.
 func (s *Steps) checkExpansion(ctx context.Context, p *pavv1.PavProvisioner, record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim, newCapacity int64) error {
 	if most := record.Spec.RequestedMaxCapacity; most != nil && newCapacity > *most {
-		return failed(tarnv1.StepExpansion, ReasonRefused, "the claim's spec.resources.requests.storage is %d bytes, more than its spec.resources.limits.storage, %d; request at most that", newCapacity, *most)
+		return failed(tarnv1.StepExpansion, ReasonRefused, "the claim's spec.resources.requests.storage is %s, more than its spec.resources.limits.storage, %s; request at most that", volume.Size(newCapacity), volume.Size(*most))
 	}
 	grown := record.DeepCopy()
 	grown.Spec.RequestedMinCapacity = newCapacity
@@ -148,7 +148,7 @@ func (s *Steps) checkExpansion(ctx context.Context, p *pavv1.PavProvisioner, rec
 		return failed(tarnv1.StepExpansion, ReasonInvalid, "%v", err)
 	}
 	if most != nil && newCapacity > *most {
-		return failed(tarnv1.StepExpansion, ReasonRefused, "PavProvisioner %q cannot provision volumes with capacity greater than %d bytes, the claim requests %d", p.Name, *most, newCapacity)
+		return failed(tarnv1.StepExpansion, ReasonRefused, "PavProvisioner %q cannot provision volumes with capacity greater than %s, the claim requests %s", p.Name, volume.Size(*most), volume.Size(newCapacity))
 	}
 	return nil
 }
@@ -189,10 +189,10 @@ func ExpansionResult(record *tarnv1.PavVolume, newCapacity int64, result *tarnv1
 		return fail("/pav/capacity: %v", err)
 	}
 	if bytes < newCapacity {
-		return fail("the volume has %d bytes after the expansion pod, the claim requests %d", bytes, newCapacity)
+		return fail("the volume has %s after the expansion pod, the claim requests %s", volume.Size(bytes), volume.Size(newCapacity))
 	}
 	if most := record.Spec.RequestedMaxCapacity; most != nil && bytes > *most {
-		return fail("the volume has %d bytes after the expansion pod, the claim's limit is %d", bytes, *most)
+		return fail("the volume has %s after the expansion pod, the claim's limit is %s", volume.Size(bytes), volume.Size(*most))
 	}
 	return bytes, nil
 }

@@ -129,8 +129,8 @@ func TestTheResultOfAnExpansion(t *testing.T) {
 		{"without a pod it is what was asked for", nil, 2 << 30, ""},
 		{"without a word too", &tarnv1.PodResult{}, 2 << 30, ""},
 		{"it may be more", &tarnv1.PodResult{Capacity: ptr.To("3Gi")}, 3 << 30, ""},
-		{"but not less", &tarnv1.PodResult{Capacity: ptr.To("1Gi")}, 0, "the claim requests 2147483648"},
-		{"nor beyond the limit", &tarnv1.PodResult{Capacity: ptr.To("5Gi")}, 0, "the claim's limit is 4294967296"},
+		{"but not less", &tarnv1.PodResult{Capacity: ptr.To("1Gi")}, 0, "the claim requests 2Gi"},
+		{"nor beyond the limit", &tarnv1.PodResult{Capacity: ptr.To("5Gi")}, 0, "the claim's limit is 4Gi"},
 		{"it must be a size", &tarnv1.PodResult{Capacity: ptr.To("much")}, 0, "not a size"},
 		{"and readable", &tarnv1.PodResult{Unreadable: "/pav/capacity is a link"}, 0, "is a link"},
 	} {

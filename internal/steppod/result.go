@@ -53,10 +53,10 @@ func CreationResult(record *tarnv1.PavVolume, inputs tarnv1.PodInputs, result *t
 	}
 	bytes = cmp.Or(bytes, record.Spec.RequestedMinCapacity)
 	if least := record.Spec.RequestedMinCapacity; bytes < least {
-		return fail("the volume has %d bytes, the claim requests at least %d", bytes, least)
+		return fail("the volume has %s, the claim requests at least %s", volume.Size(bytes), volume.Size(least))
 	}
 	if most := record.Spec.RequestedMaxCapacity; most != nil && bytes > *most {
-		return fail("the volume has %d bytes, the claim's limit is %d", bytes, *most)
+		return fail("the volume has %s, the claim's limit is %s", volume.Size(bytes), volume.Size(*most))
 	}
 	return handle, bytes, nil
 }

@@ -296,10 +296,10 @@ func checkClaim(provisioner string, record *tarnv1.PavVolume, section *evaluated
 		}
 	}
 	if most != nil && want.RequestedMinCapacity > *most {
-		return fail("PavProvisioner %q cannot provision volumes with capacity greater than %d bytes, the claim requests %d", provisioner, *most, want.RequestedMinCapacity)
+		return fail("PavProvisioner %q cannot provision volumes with capacity greater than %s, the claim requests %s", provisioner, volume.Size(*most), volume.Size(want.RequestedMinCapacity))
 	}
 	if least != nil && want.RequestedMaxCapacity != nil && *want.RequestedMaxCapacity < *least {
-		return fail("PavProvisioner %q cannot provision volumes with capacity less than %d bytes, the claim's limit is %d", provisioner, *least, *want.RequestedMaxCapacity)
+		return fail("PavProvisioner %q cannot provision volumes with capacity less than %s, the claim's limit is %s", provisioner, volume.Size(*least), volume.Size(*want.RequestedMaxCapacity))
 	}
 	return nil
 }
@@ -395,10 +395,10 @@ func checkVolume(provisioner string, vol *corev1.PersistentVolume, claim *corev1
 	}
 	bytes := volume.Bytes(vol.Spec.Capacity[corev1.ResourceStorage])
 	if most != nil && bytes > *most {
-		return refuse("spec.capacity.storage is %d bytes, PavProvisioner %q has %d in spec.volumeValidation.maxCapacity; correct one of them", bytes, provisioner, *most)
+		return refuse("spec.capacity.storage is %s, PavProvisioner %q has %s in spec.volumeValidation.maxCapacity; correct one of them", volume.Size(bytes), provisioner, volume.Size(*most))
 	}
 	if least != nil && bytes < *least {
-		return refuse("spec.capacity.storage is %d bytes, PavProvisioner %q has %d in spec.volumeValidation.minCapacity; correct one of them", bytes, provisioner, *least)
+		return refuse("spec.capacity.storage is %s, PavProvisioner %q has %s in spec.volumeValidation.minCapacity; correct one of them", volume.Size(bytes), provisioner, volume.Size(*least))
 	}
 	return nil
 }

@@ -44,6 +44,10 @@ func ParseCapacity(text string, r Rounding) (int64, error) {
 	return bytes.Int64(), nil
 }
 
+// Size words a number of bytes for users, such as 10Gi. It is exact: a number that is no multiple of
+// 1024 is written out.
+func Size(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }
+
 // canonicalSuffix turns the suffix K, which the original accepts, into k.
 func canonicalSuffix(text string) string {
 	if head, ok := strings.CutSuffix(text, "K"); ok {

@@ -100,6 +100,9 @@ func TestParseCapacityReadsQuantitiesAndRounds(t *testing.T) {
 			if err != nil || got != c.want {
 				t.Errorf("ParseCapacity(%q) = %d, %v, want %d", c.text, got, err, c.want)
 			}
+			if again, err := volume.ParseCapacity(volume.Size(got), volume.RoundDown); err != nil || again != got {
+				t.Errorf("%d is written %s, which is %d, %v", got, volume.Size(got), again, err)
+			}
 		})
 	}
 }

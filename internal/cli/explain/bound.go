@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -155,7 +154,7 @@ const byHand = "never by itself: Tarn did not make it; expand the storage by han
 // expansion reports the progress and the pod of a volume's expansion.
 func (s *story) expansion(v *volumeView) {
 	e := v.Record.Status.Expansion
-	link := s.add(Link{Object: Object{Kind: pavVolume, Name: v.Record.Name}, State: "growing", Message: fmt.Sprintf("to %s, attempt %d", resource.NewQuantity(e.TargetCapacity, resource.BinarySI), e.Attempts)})
+	link := s.add(Link{Object: Object{Kind: pavVolume, Name: v.Record.Name}, State: "growing", Message: fmt.Sprintf("to %s, attempt %d", volume.Size(e.TargetCapacity), e.Attempts)})
 	if e.LastError != nil {
 		link.State = "expansion has failed"
 		link.failedWith(e.LastError)
@@ -309,7 +308,7 @@ func lostVolume(c *claimView) (string, bool) {
 			"annotations": map[string]string{volume.AnnProvisionedBy: r.Spec.Provisioner.Name, tarnv1.AnnotationRecord: string(r.UID)},
 		},
 		"spec": map[string]any{
-			"capacity":    map[string]string{"storage": resource.NewQuantity(r.Status.Capacity, resource.BinarySI).String()},
+			"capacity":    map[string]string{"storage": volume.Size(r.Status.Capacity)},
 			"accessModes": r.Spec.AccessModes, "volumeMode": r.Spec.VolumeMode, "storageClassName": class.Name,
 			"mountOptions": append([]string{}, class.MountOptions...), "persistentVolumeReclaimPolicy": ptr.Deref(class.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete),
 			"claimRef": map[string]string{"namespace": c.Object.Namespace, "name": c.Object.Name, "uid": string(c.Claim.UID)},

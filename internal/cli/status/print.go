@@ -8,10 +8,10 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"tarn.dev/tarn/internal/cli/terminal"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // mostProblems is how many problems are printed.
@@ -102,7 +102,7 @@ func (r *Report) lines(w io.Writer, now time.Time) error {
 		if t.Next != nil {
 			next = "the next expires in " + duration.HumanDuration(max(t.Next.Sub(now), 0))
 		}
-		line("trash", "%d, %s; %s", t.Volumes, size(t.Bytes), next)
+		line("trash", "%d, %s; %s", t.Volumes, volume.Size(t.Bytes), next)
 	}
 	return table.Flush()
 }
@@ -116,14 +116,12 @@ func told(all []Count) string {
 	for _, c := range all {
 		part := fmt.Sprintf("%d %s", c.Count, c.State)
 		if c.Bytes > 0 {
-			part += fmt.Sprintf(" (%s)", size(c.Bytes))
+			part += fmt.Sprintf(" (%s)", volume.Size(c.Bytes))
 		}
 		parts = append(parts, part)
 	}
 	return strings.Join(parts, ", ")
 }
-
-func size(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }
 
 // tables writes the parts that are listed by name.
 func (r *Report) tables(w io.Writer, _ time.Time) error {

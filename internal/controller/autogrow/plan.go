@@ -155,7 +155,7 @@ func (p *Plan) measured(v *View, grow *volume.AutoGrow, now time.Time) {
 	has := capacityOf(v.Claim)
 	if v.Usage.Size/ours > has {
 		p.complain(v, eventUnknown, "shared", fmt.Sprintf("the volume shares a file system of %s with others, so growing the claim would give it no room; remove annotation %s",
-			quantity(v.Usage.Size), tarnv1.AnnotationAutoGrow))
+			volume.Size(v.Usage.Size), tarnv1.AnnotationAutoGrow))
 		return
 	}
 	if limit, limited := v.Claim.Spec.Resources.Limits[corev1.ResourceStorage]; limited {
@@ -173,7 +173,7 @@ func (p *Plan) measured(v *View, grow *volume.AutoGrow, now time.Time) {
 		}
 		p.Memory.Told, p.Memory.Rejections, p.Memory.Retry = "", 0, time.Time{}
 	case next <= has:
-		note := fmt.Sprintf("at least %d%% of the volume is used, and it does not grow beyond max=%s; raise max in annotation %s, or remove data", grow.At, quantity(grow.Max), tarnv1.AnnotationAutoGrow)
+		note := fmt.Sprintf("at least %d%% of the volume is used, and it does not grow beyond max=%s; raise max in annotation %s, or remove data", grow.At, volume.Size(grow.Max), tarnv1.AnnotationAutoGrow)
 		if p.complain(v, eventMax, note, note) {
 			p.Outcome = limited
 		}
@@ -186,7 +186,7 @@ func (p *Plan) measured(v *View, grow *volume.AutoGrow, now time.Time) {
 
 // step makes the claim request more. The patch names the version that was read.
 func (p *Plan) step(v *View, grow *volume.AutoGrow, percent, next int64, now time.Time) {
-	from, to := quantity(capacityOf(v.Claim)), quantity(next)
+	from, to := volume.Size(capacityOf(v.Claim)), volume.Size(next)
 	claim := v.Claim.DeepCopy()
 	claim.Spec.Resources.Requests[corev1.ResourceStorage] = *resource.NewQuantity(next, resource.BinarySI)
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, tarnv1.AnnotationAutoGrown, fmt.Sprintf("%s from=%s to=%s %s%s",
@@ -240,5 +240,3 @@ func lastReading(claim *corev1.PersistentVolumeClaim) time.Time {
 func capacityOf(claim *corev1.PersistentVolumeClaim) int64 {
 	return volume.Bytes(claim.Status.Capacity[corev1.ResourceStorage])
 }
-
-func quantity(bytes int64) string { return resource.NewQuantity(bytes, resource.BinarySI).String() }

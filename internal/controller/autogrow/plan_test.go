@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -246,12 +245,5 @@ func TestARejectedStepIsRetriedLessAndLessOften(t *testing.T) {
 	}
 	if p := planRejected(view(), errors.New("x"), noon); p.Outcome != rejected || !p.Memory.Known || p.Memory.Settled.IsZero() {
 		t.Errorf("planned %+v", p)
-	}
-}
-
-func TestSizesAreWrittenAsPeopleWriteThem(t *testing.T) {
-	size := resource.MustParse("10Gi")
-	if got := quantity(size.Value()); got != "10Gi" {
-		t.Errorf("10Gi is written %s", got)
 	}
 }

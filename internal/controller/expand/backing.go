@@ -167,7 +167,7 @@ func (r *reconciler) own(ctx context.Context, a action.Action) (client.Object, e
 	grown.Spec.Resources.Requests[corev1.ResourceStorage] = quantity(g.want)
 	err := r.client.Patch(ctx, grown, client.MergeFromWithOptions(g.claim, client.MergeFromWithOptimisticLock{}))
 	if kube.IsRefusal(err) {
-		return nil, stays(reasonClaimStays, "the API server rejects the growth of claim %s/%s to %d bytes: %v", g.claim.Namespace, g.claim.Name, g.want, err)
+		return nil, stays(reasonClaimStays, "the API server rejects the growth of claim %s/%s to %s: %v", g.claim.Namespace, g.claim.Name, volume.Size(g.want), err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("growing claim %s/%s: %w", g.claim.Namespace, g.claim.Name, err)

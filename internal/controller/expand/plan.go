@@ -13,6 +13,7 @@ import (
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // Events of an expansion, on a PersistentVolumeClaim. The reasons are those of Kubernetes' own
@@ -254,7 +255,7 @@ func begin(v *View, attempt int32, target int64, now time.Time) Plan {
 	actions := append([]action.Action{writeJournal(v, status)}, writeClaim(v, started(v.Claim, v.Provisioner.Name, target, again, now))...)
 	if !again {
 		actions = append(actions, post(v, corev1.EventTypeNormal, eventResizing, fmt.Sprintf(
-			"PavProvisioner %q expands volume %s to %d bytes", v.Provisioner.Name, v.Volume.Name, target)))
+			"PavProvisioner %q expands volume %s to %s", v.Provisioner.Name, v.Volume.Name, volume.Size(target))))
 	}
 	if len(v.Behind) > 0 {
 		return Plan{Actions: append(append(actions, discard(v, "")), growRequests(v)...), Next: now.Add(backingLook)}
@@ -350,11 +351,11 @@ func settle(v *View, now time.Time) []action.Action {
 func finish(v *View, bytes int64, now time.Time) []action.Action {
 	if steppod.ExpandsOnNodes(v.Provisioner) {
 		return append(writeClaim(v, pending(v.Claim, bytes, now)), post(v, corev1.EventTypeNormal, eventNodePending, fmt.Sprintf(
-			"volume %s is expanded; the nodes that use it have not reached %d bytes yet", v.Volume.Name, bytes)))
+			"volume %s is expanded; the nodes that use it have not reached %s yet", v.Volume.Name, volume.Size(bytes))))
 	}
 	bytes = max(bytes, sizeOf(v))
 	return append(writeClaim(v, finished(v.Claim, bytes)), post(v, corev1.EventTypeNormal, eventSucceeded, fmt.Sprintf(
-		"volume %s has %d bytes", v.Volume.Name, bytes)))
+		"volume %s has %s", v.Volume.Name, volume.Size(bytes))))
 }
 
 // writeClaim returns the write of a claim's status and annotations, none if nothing changes.

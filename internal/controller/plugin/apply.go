@@ -192,7 +192,7 @@ func (r *reconciler) make(ctx context.Context, v *View) error {
 	want := newRequest(v)
 	asset, err := work(ctx, step, func(ctx context.Context) (plugin.Asset, error) { return v.Plugin.Creator.Create(ctx, want) })
 	if err == nil && asset.Bytes != 0 && asset.Bytes < want.Bytes {
-		err = fmt.Errorf("%s created a volume of %d bytes, but the claim requests %d", v.Plugin.Name, asset.Bytes, want.Bytes)
+		err = fmt.Errorf("%s created a volume of %s, but the claim requests %s", v.Plugin.Name, volume.Size(asset.Bytes), volume.Size(want.Bytes))
 	}
 	if errors.Is(err, errUnfinished) {
 		return err

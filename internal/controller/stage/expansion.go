@@ -189,7 +189,7 @@ func (r *Reconciler) gatherExpansion(ctx context.Context, v View) (ExpansionView
 		return e, err
 	}
 	if want.Capacity > has {
-		return unfit(fmt.Sprintf("node %q asks that volume %q grow to %d bytes, but it has %d", v.Stage.Spec.NodeName, w.Volume.Name, want.Capacity, has))
+		return unfit(fmt.Sprintf("node %q asks that volume %q grow to %s, but it has %s", v.Stage.Spec.NodeName, w.Volume.Name, volume.Size(want.Capacity), volume.Size(has)))
 	}
 	e.Prepared, err = r.steps.PrepareNodeExpansion(ctx, w.Provisioner, steppod.NodeExpansion{
 		Stage: v.Stage, Record: record, Volume: w.Volume, Claim: w.Claim, Node: w.Node, NewCapacity: want.Capacity, Attempt: want.Attempt,

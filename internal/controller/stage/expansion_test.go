@@ -101,7 +101,7 @@ func TestANodeIsGivenNoMoreThanTheVolumeHas(t *testing.T) {
 	if got := ask(1 << 30); got != "" {
 		t.Errorf("what the volume has is refused: %s", got)
 	}
-	if got, want := ask(1<<30+1), `node "n1" asks that volume "pv" grow to 1073741825 bytes, but it has 1073741824`; got != want {
+	if got, want := ask(1<<30+1), `node "n1" asks that volume "pv" grow to 1073741825, but it has 1Gi`; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	vol := &corev1.PersistentVolume{}
@@ -115,7 +115,7 @@ func TestANodeIsGivenNoMoreThanTheVolumeHas(t *testing.T) {
 	if got := ask(2 << 30); got != "" {
 		t.Errorf("a volume that Tarn has not made is refused what it has: %s", got)
 	}
-	if got, want := ask(2<<30+1), `node "n1" asks that volume "pv" grow to 2147483649 bytes, but it has 2147483648`; got != want {
+	if got, want := ask(2<<30+1), `node "n1" asks that volume "pv" grow to 2147483649, but it has 2Gi`; got != want {
 		t.Errorf("without a record: got %q, want %q", got, want)
 	}
 }

@@ -176,8 +176,8 @@ func TestABlockVolumeIsADeviceOfExactlyTheCapacity(t *testing.T) {
 		t.Errorf("device %s, want %s", v.Rdev, want)
 	}
 	for want, open := range map[string]func() (*Volume, error){
-		"1048576 bytes, but the volume's capacity is 1048577": func() (*Volume, error) { return OpenVolume(stage, true, size+1) },
-		"volumeMode is Filesystem":                            func() (*Volume, error) { return OpenVolume(stage, false, size) },
+		"1Mi, but the volume's capacity is 1048577": func() (*Volume, error) { return OpenVolume(stage, true, size+1) },
+		"volumeMode is Filesystem":                  func() (*Volume, error) { return OpenVolume(stage, false, size) },
 	} {
 		var wrong *WrongVolumeError
 		if _, err := open(); !errors.As(err, &wrong) || !strings.Contains(wrong.Problem, want) {

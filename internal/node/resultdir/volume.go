@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"tarn.dev/tarn/internal/volume"
 )
 
 // WrongVolumeError says what is wrong with /pav/volume, for the author of the staging pod. Only
@@ -154,7 +156,7 @@ func (v *Volume) check(block bool, capacity int64) error {
 		return wrong("/pav/volume is block device %s, whose size cannot be read: %v", v.Rdev, err)
 	}
 	if size != capacity {
-		return wrong("/pav/volume is a block device of %d bytes, but the volume's capacity is %d bytes; they must be the same", size, capacity)
+		return wrong("/pav/volume is a block device of %s, but the volume's capacity is %s; they must be the same", volume.Size(size), volume.Size(capacity))
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/node/resultdir"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // expandWait is how long one call to expand waits for the node expansion pod: a bit less than the
@@ -157,8 +158,8 @@ func (s *Stages) answerNow(stage *tarnv1.PavStage, bytes int64) (a answer, short
 	case stage.Status.Node.Expansion.Capacity != bytes:
 		return unasked, "", nil
 	}
-	return failed, fmt.Sprintf("/pav/volume is a block device of %d bytes after the expansion, but the claim requests %d; "+
-		"the pods of volumeExpansion must make it that large, or the claim must request less", size, bytes), nil
+	return failed, fmt.Sprintf("/pav/volume is a block device of %s after the expansion, but the claim requests %s; "+
+		"the pods of volumeExpansion must make it that large, or the claim must request less", volume.Size(size), volume.Size(bytes)), nil
 }
 
 // ask writes the next request. It first removes /pav/error of an earlier pod, which would otherwise

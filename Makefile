@@ -64,6 +64,14 @@ e2e: build ## test the whole on clusters of its own, Tarn as processes and then 
 e2e-others: build bin/csi-provisioner ## test Tarn with what others make: a CSI driver, an autoscaler with metrics; BINDER and PROTECTION as for e2e
 	@SUITE=others TARN_CSI_PROVISIONER=$(CURDIR)/bin/csi-provisioner hack/e2e.sh -tags e2e,others -run 'CSIDriver|AMetric'
 
+.PHONY: external
+external: build ## run Kubernetes' tests for external storage on ready provisioners: all, or PROVISIONERS='btrfs xfs'
+	@hack/external.sh $(PROVISIONERS)
+
+.PHONY: soak
+soak: build ## load volumes of the ready provisioners and kill what serves them, for SOAK=20m; SEED repeats a schedule
+	@hack/soak.sh
+
 .PHONY: verify
 verify: deps ## check format, vet, generated files and lint
 	@hack/verify.sh

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"reflect"
+	"testing"
+	"time"
+)
+
+func TestAScheduleFollowsFromItsSeedAndEndsWhatItBegins(t *testing.T) {
+	events := schedule(51, time.Hour)
+	if !reflect.DeepEqual(events, schedule(51, time.Hour)) || reflect.DeepEqual(events, schedule(52, time.Hour)) {
+		t.Error("the schedule does not follow from the seed")
+	}
+	live, done := map[int]bool{}, map[deed]int{}
+	for _, e := range events {
+		done[e.do]++
+		if e.slot < 0 {
+			continue
+		}
+		if live[e.slot] == (e.do == begin) {
+			t.Errorf("at %s slot %d is live: %t, and its deed is %s", e.at, e.slot, live[e.slot], e.do)
+		}
+		live[e.slot] = e.do != end
+	}
+	for slot, is := range live {
+		if is {
+			t.Errorf("slot %d does not end", slot)
+		}
+	}
+	if len(done) != 8 {
+		t.Errorf("an hour has only %v", done)
+	}
+}

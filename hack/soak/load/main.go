@@ -215,7 +215,12 @@ func (l *load) settle() error {
 			return err
 		}
 	}
-	return l.persist("making the directory", func() error { return os.MkdirAll(filepath.Join(l.volume, "files"), 0o777) })
+	return l.persist("making the directory", func() error {
+		dir := filepath.Join(l.volume, "files")
+		// One that a kill of gocryptfs has left half made cannot be used. One with files stays.
+		_ = os.Remove(dir)
+		return os.MkdirAll(dir, 0o777)
+	})
 }
 
 // operate does one operation at random.

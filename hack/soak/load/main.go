@@ -215,12 +215,15 @@ func (l *load) settle() error {
 			return err
 		}
 	}
-	return l.persist("making the directory", func() error {
-		dir := filepath.Join(l.volume, "files")
-		// One that a kill of gocryptfs has left half made cannot be used. One with files stays.
-		_ = os.Remove(dir)
-		return os.MkdirAll(dir, 0o777)
-	})
+	return l.persist("making the directory", l.directory)
+}
+
+// directory makes the directory of all files. One that a kill of gocryptfs has left half made cannot
+// be used. One with files stays.
+func (l *load) directory() error {
+	dir := filepath.Join(l.volume, "files")
+	_ = os.Remove(dir)
+	return os.MkdirAll(dir, 0o777)
 }
 
 // operate does one operation at random.
@@ -274,6 +277,9 @@ func (l *load) write(name string, size int) error {
 			how |= os.O_TRUNC
 		}
 		open, err := os.OpenFile(into, how, 0o666)
+		if l.faults && errors.Is(err, fs.ErrNotExist) {
+			return errors.Join(err, l.directory()) // a bucket forgets an empty one with its server
+		}
 		if err != nil {
 			return err
 		}

@@ -115,6 +115,10 @@ type status struct {
 	Stage      string
 	PID        int
 	Components []component
+	Nodes      []struct {
+		Name       string
+		Components []component
+	}
 }
 
 type component struct {
@@ -190,7 +194,7 @@ func (c *cluster) traces() map[string]string {
 	}
 	found := map[string]string{}
 	for what, command := range map[string]string{
-		"cgroups":            "find /sys/fs/cgroup -name 'tarn-cluster-" + c.name + "'",
+		"cgroups":            "find /sys/fs/cgroup -name 'tarn-cluster-" + c.name + "' -o -name 'tarn-nodes-" + c.name + "'",
 		"loop devices":       "grep -lsw '" + c.name + "' /sys/block/loop*/loop/backing_file || true",
 		"network interfaces": "ls /sys/class/net | grep -x '" + l.LinkName() + "' || true",
 		"mounts":             "grep -sw '" + c.name + "' /proc/self/mountinfo || true",

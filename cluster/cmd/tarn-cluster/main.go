@@ -1,4 +1,4 @@
-// Command tarn-cluster runs a real single-node Kubernetes on this machine, with Tarn in it. See internal/cli.
+// Command tarn-cluster runs a real Kubernetes on this machine, with Tarn in it. See internal/cli.
 package main
 
 import (
@@ -6,10 +6,15 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"tarn.dev/tarn/cluster/internal/cli"
 )
+
+// init keeps all other goroutines off the first thread. Some move their thread to other namespaces
+// for good, and /proc shows the mounts of the first thread as those of the process.
+func init() { runtime.LockOSThread() }
 
 func main() {
 	ctx := context.Background()

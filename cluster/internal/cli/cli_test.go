@@ -23,11 +23,15 @@ func TestTheStatusTableShowsWhatDiedAndWhatIsAbsent(t *testing.T) {
 			{Name: "etcd", State: control.Running, PID: 42, Started: now.Add(-90 * time.Second), Restarts: 3, LastExit: "exit status 1"},
 			{Name: "kube-proxy", State: control.Absent, Note: "no packet filter"},
 		},
+		Nodes: []control.Node{{
+			Name: "x-2", IP: "10.1.2.3", Zone: "b", State: control.Ready, Frozen: true, Isolated: true,
+			Components: []control.Component{{Name: "kubelet", State: control.Running, PID: 77}},
+		}},
 	}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"x: Failed (etcd keeps ending)", "42", "1m30s", "exit status 1", "no packet filter"} {
+	for _, want := range []string{"node x-2 at 10.1.2.3, zone b: Ready, frozen, isolated", "77", "x: Failed (etcd keeps ending)", "42", "1m30s", "exit status 1", "no packet filter"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, out.String())
 		}

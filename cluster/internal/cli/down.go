@@ -102,7 +102,11 @@ func sweep(l layout.Layout, state layout.State, hasState, keep bool) error {
 // stop ends every process of the cluster: in order where its data is kept, else at once.
 func stop(ctx context.Context, l layout.Layout, running *host.Handle, keep bool) error {
 	if keep {
-		if err := control.NewClient(l.ControlSocket()).Stop(ctx); err == nil && running.Wait(shutdownLimit) == nil {
+		limit := shutdownLimit
+		if state, err := layout.ReadState(l.StateFile()); err == nil && len(state.Nodes) > 0 {
+			limit *= 2 // they end before the first node
+		}
+		if err := control.NewClient(l.ControlSocket()).Stop(ctx); err == nil && running.Wait(limit) == nil {
 			return nil
 		}
 	}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"tarn.dev/tarn/cluster/internal/control"
 	"tarn.dev/tarn/cluster/internal/image"
 	"tarn.dev/tarn/cluster/internal/layout"
 )
@@ -99,5 +101,22 @@ func importArchive(cmd *cobra.Command, c *cluster, file string) error {
 		return err
 	}
 	fmt.Fprintln(cmd.ErrOrStderr(), said)
+	var without []string
+	for _, n := range s.Nodes {
+		of, err := ofNode(l, n.Name)
+		if err != nil {
+			return err
+		}
+		if n.State == control.Off || n.Frozen {
+			without = append(without, n.Name)
+			continue
+		}
+		if _, err := image.Import(cmd.Context(), filepath.Join(dir, "ctr"), of.ContainerdSocket(), file); err != nil {
+			return fmt.Errorf("node %s: %w", n.Name, err)
+		}
+	}
+	if len(without) > 0 {
+		return fmt.Errorf("nodes that are off or frozen have not got the image: %s: repeat the command when they run", strings.Join(without, ", "))
+	}
 	return nil
 }

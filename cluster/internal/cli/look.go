@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"tarn.dev/tarn/cluster/internal/component"
+	"tarn.dev/tarn/cluster/internal/control"
 )
 
 func newKubeconfig(c *cluster) *cobra.Command {
@@ -51,6 +52,7 @@ Only root can read the file. With --content the file itself is printed.`,
 
 func newLogs(c *cluster) *cobra.Command {
 	var follow bool
+	var node string
 	known := append([]string{"supervisor", "tarn-install", "image-import"}, component.Names()...)
 	cmd := &cobra.Command{
 		Use:       "logs COMPONENT",
@@ -65,6 +67,9 @@ func newLogs(c *cluster) *cobra.Command {
 			}
 			if !slices.Contains(known, args[0]) {
 				return fmt.Errorf("component %q: use one of %s", args[0], strings.Join(known, ", "))
+			}
+			if l, err = ofNode(l, node); err != nil {
+				return err
 			}
 			path := l.Log(args[0])
 			f, err := os.Open(path)
@@ -87,11 +92,13 @@ func newLogs(c *cluster) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "keep printing new lines")
+	cmd.Flags().StringVar(&node, "node", "", nodeFlag)
 	return cmd
 }
 
 func newRestart(c *cluster) *cobra.Command {
 	var kill bool
+	var node string
 	cmd := &cobra.Command{
 		Use:       "restart COMPONENT",
 		Short:     "Restart one component",
@@ -99,13 +106,23 @@ func newRestart(c *cluster) *cobra.Command {
 		Args:      cobra.ExactArgs(1),
 		ValidArgs: component.Names(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, client, err := c.running(cmd.Context())
+			l, client, err := c.running(cmd.Context())
 			if err != nil {
 				return err
+			}
+			if l, err = ofNode(l, node); err != nil {
+				return err
+			}
+			if l.Node.Name != "" {
+				client = control.NewClient(l.ControlSocket())
+				if !client.Answers(cmd.Context()) {
+					return offError(l)
+				}
 			}
 			return client.Restart(cmd.Context(), args[0], kill)
 		},
 	}
 	cmd.Flags().BoolVar(&kill, "kill", false, "use SIGKILL")
+	cmd.Flags().StringVar(&node, "node", "", nodeFlag)
 	return cmd
 }

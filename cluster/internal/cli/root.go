@@ -30,8 +30,8 @@ func New() *cobra.Command {
 	c := &cluster{}
 	root := &cobra.Command{
 		Use:   "tarn-cluster",
-		Short: "Run a real single-node Kubernetes on this machine, with nothing installed",
-		Long: `tarn-cluster runs a real single-node Kubernetes ` + kubernetesVersion + ` on this machine: etcd, kube-apiserver, kube-controller-manager,
+		Short: "Run a real Kubernetes on this machine, with nothing installed",
+		Long: `tarn-cluster runs a real Kubernetes ` + kubernetesVersion + ` of one to five nodes on this machine: etcd, kube-apiserver, kube-controller-manager,
 kube-scheduler, kubelet, kube-proxy, containerd and runc, built from Go modules, with Tarn in it. No Docker, no registry, no cloud.
 
 You can run several clusters, each with its own --name. Each has its own process, mount and network namespaces, so the machine's
@@ -42,7 +42,7 @@ own mounts, ports below 20000 and packet filter do not change.`,
 	}
 	root.PersistentFlags().StringVar(&c.name, "name", layout.DefaultName, "name of the cluster")
 	root.PersistentFlags().StringVar(&c.dataDir, "data-dir", "", "data directory of the cluster (default /var/lib/tarn-cluster/NAME)")
-	root.AddCommand(newUp(c), newDown(c), newStatus(c), newKubeconfig(c), newLogs(c), newRestart(c), newImage(c), newSupervise())
+	root.AddCommand(newUp(c), newDown(c), newStatus(c), newKubeconfig(c), newLogs(c), newRestart(c), newImage(c), newNode(c), newSupervise())
 	return root
 }
 

@@ -111,10 +111,42 @@ func table(out io.Writer, s control.Status, now time.Time) error {
 	if s.Node != "" {
 		fmt.Fprintf(out, "node %s at %s\n", s.Node, s.NodeIP)
 	}
+	if err := components(out, s.Components, now); err != nil {
+		return err
+	}
+	for _, n := range s.Nodes {
+		fmt.Fprintf(out, "\nnode %s at %s, zone %s: %s\n", n.Name, n.IP, n.Zone, nodeState(n))
+		if len(n.Components) == 0 {
+			continue
+		}
+		if err := components(out, n.Components, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nodeState is the state of a further node in words.
+func nodeState(n control.Node) string {
+	text := n.State
+	if n.Frozen {
+		text += ", frozen"
+	}
+	if n.Isolated {
+		text += ", isolated"
+	}
+	if n.Message != "" {
+		text += " (" + n.Message + ")"
+	}
+	return text
+}
+
+// components prints the components of a cluster or of a further node.
+func components(out io.Writer, all []control.Component, now time.Time) error {
 	fmt.Fprintln(out)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "COMPONENT\tSTATE\tPID\tUPTIME\tRESTARTS\tLAST EXIT")
-	for _, c := range s.Components {
+	for _, c := range all {
 		pid, uptime := "-", "-"
 		if c.State == control.Running {
 			pid, uptime = strconv.Itoa(c.PID), now.Sub(c.Started).Round(time.Second).String()

@@ -26,6 +26,7 @@ import (
 type up struct {
 	*cluster
 	options layout.Options
+	nodes   int // 0 for those the cluster has
 	wait    bool
 	began   time.Time
 	out     io.Writer
@@ -50,8 +51,9 @@ and succeeds. "up" of a cluster that was killed restarts it with its data, as a 
   --binder               which controller binds claims to volumes, tarn or kubernetes; the other is disabled
   --protection           likewise, which controllers protect claims and volumes in use
   --tarn-controllers 2   a second controller stands by, and takes over if the first one fails
+  --nodes 3              three nodes on this machine, to test what happens when one of them fails
 
-A cluster keeps the last three with its data: you do not have to repeat them after "down --keep-data".
+A cluster keeps the last four with its data: you do not have to repeat them after "down --keep-data".
 
 You can add arguments to each component, which override the defaults: --kube-controller-manager-arg=--kube-api-qps=5000`,
 		Args: cobra.NoArgs,
@@ -73,6 +75,7 @@ You can add arguments to each component, which override the defaults: --kube-con
 	flags.StringVar(&u.options.Binder, "binder", "", "which controller binds claims to volumes: tarn or kubernetes (default "+layout.DefaultBinder+")")
 	flags.StringVar(&u.options.Protection, "protection", "", "which controllers protect claims and volumes in use: tarn or kubernetes (default "+layout.DefaultProtection+")")
 	flags.IntVar(&u.options.TarnControllers, "tarn-controllers", 0, fmt.Sprintf("number of Tarn's controllers, 1 or 2 (default %d)", layout.DefaultControllers))
+	flags.IntVar(&u.nodes, "nodes", 0, fmt.Sprintf("number of nodes, 1 to %d (default 1)", layout.MaxNodes))
 	flags.BoolVar(&u.options.SpendMemory, "spend-memory", false, "collect garbage less often: Kubernetes uses about a tenth less processor time, but more memory")
 	flags.BoolVar(&u.wait, "wait", true, "wait until the cluster is ready; --wait=false returns when its supervisor runs")
 	flags.StringVar(&u.options.TarnBinary, "tarn-binary", "", "path of the tarn program (default: tarn beside tarn-cluster)")
@@ -84,6 +87,9 @@ You can add arguments to each component, which override the defaults: --kube-con
 
 func (u *up) run(ctx context.Context) error {
 	if err := u.options.Check(); err != nil {
+		return err
+	}
+	if _, err := (layout.State{Name: u.name, Options: u.options}).WithNodes(u.nodes); err != nil {
 		return err
 	}
 	l, err := u.find()
@@ -135,7 +141,7 @@ func (u *up) keep(ctx context.Context, l layout.Layout, client *control.Client) 
 	if err != nil {
 		return err
 	}
-	if !state.Options.Same(u.options) {
+	if !state.Options.Same(u.options) || u.nodes != 0 && u.nodes != 1+len(state.Nodes) {
 		note = ", with other options: to change them, run tarn-cluster down first"
 	}
 	fmt.Fprintf(u.out, "cluster %s is up already%s\n", l.Name, note)
@@ -174,6 +180,13 @@ func (u *up) start(ctx context.Context, l layout.Layout) error {
 	if err != nil {
 		return err
 	}
+	earlier.Name = l.Name
+	withNodes := earlier
+	withNodes.Options = u.options
+	if withNodes, err = withNodes.WithNodes(u.nodes); err != nil {
+		return err
+	}
+	earlier.Nodes = withNodes.Nodes
 	if earlier.Ports == nil {
 		if earlier.Loops, err = host.Loops(); err != nil {
 			return err
@@ -182,7 +195,7 @@ func (u *up) start(ctx context.Context, l layout.Layout) error {
 	if config.State, err = l.Allot(earlier, u.options.After(earlier.Options), networks); err != nil {
 		return err
 	}
-	if err := errors.Join(host.MakeMountPoints(), host.PrepareSettings(config.State.Options.HasNode())); err != nil {
+	if err := errors.Join(host.MakeMountPoints(false), host.PrepareSettings(config.State.Options.HasNode())); err != nil {
 		return err
 	}
 	if config.Machine, err = machine(l); err != nil {
@@ -221,7 +234,7 @@ func (u *up) recover(l layout.Layout) (layout.State, error) {
 
 // detach starts the supervisor as the first process of its own namespaces, and waits until it answers.
 func detach(l layout.Layout, config supervisor.Config) error {
-	raw, err := json.Marshal(superviseFile{config.Layout, config.State, config.Machine, config.Images, config.TarnImages})
+	raw, err := json.Marshal(config)
 	if err != nil {
 		return fmt.Errorf("encoding the supervisor's configuration: %w", err)
 	}

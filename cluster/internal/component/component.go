@@ -63,10 +63,19 @@ type Plan struct {
 	net     layout.Net
 }
 
-// NewPlan combines the inputs from which every component is made.
+// NewPlan combines the inputs from which every component is made. With the layout of a further node,
+// it is the plan of that node.
 func NewPlan(l layout.Layout, s layout.State, m Machine) Plan {
-	return Plan{layout: l, state: s, machine: m, net: layout.NetOf(s.Block)}
+	p := Plan{layout: l, state: s, machine: m, net: layout.NetOf(s.Block)}
+	if p.further() {
+		n := p.net.Of(l.Node)
+		p.net.Pods, p.net.Node = n.Pods, n.Node
+	}
+	return p
 }
+
+// further reports whether the plan is that of a further node.
+func (p Plan) further() bool { return p.layout.Node.Name != "" }
 
 // kube is a component that lives in the multi-call binary.
 func (p Plan) kube(name string, args ...string) Component {
@@ -106,6 +115,11 @@ func runs(name string, o layout.Options) bool {
 // Of lists the parts that a cluster with the given options runs, in the order they are started.
 func Of(o layout.Options) []string {
 	return slices.DeleteFunc(Names(), func(name string) bool { return !runs(name, o) })
+}
+
+// OfNode lists the parts that every node of such a cluster runs, in the order they are started.
+func OfNode(o layout.Options) []string {
+	return slices.DeleteFunc([]string{Containerd, Kubelet, Proxy, TarnNode}, func(name string) bool { return !runs(name, o) })
 }
 
 func (p Plan) pki(file string) string { return p.layout.PKI(file) }

@@ -206,6 +206,35 @@ func TestEtcdLeavesHalfOfTheProcessorsToOthers(t *testing.T) {
 	}
 }
 
+func TestAFurtherNodeHasItsOwnAddressesDirectoriesAndZone(t *testing.T) {
+	first := plan(t, layout.Options{TarnBinary: "/bin/tarn"})
+	p := NewPlan(first.layout.OfNode(layout.Node{Name: "x-3", Number: 3}), first.state, first.machine)
+	kubelet := p.Kubelet()
+	for _, want := range []string{"--node-ip=10.181.255.10", "--hostname-override=x-3", "--node-labels=topology.kubernetes.io/zone=c", "--kubeconfig=/data/nodes/x-3/pki/kubelet.kubeconfig"} {
+		if !slices.Contains(kubelet.Args, want) {
+			t.Errorf("the kubelet is told %q, want %s in it", kubelet.Args, want)
+		}
+	}
+	if config := kubelet.Files["/data/nodes/x-3/config/kubelet.yaml"]; !strings.Contains(config, "cgroupRoot: /tarn-nodes-x/x-3\n") {
+		t.Errorf("the kubelet is configured with\n%s", config)
+	}
+	if got := p.networkConfig(); !strings.Contains(got, `"10.181.200.0/21"`) {
+		t.Errorf("its pods have the addresses of\n%s", got)
+	}
+	if p.PullProxy() != first.PullProxy() {
+		t.Errorf("it pulls images through %s, want the cluster's %s", p.PullProxy(), first.PullProxy())
+	}
+	if agent := p.TarnNode(); !agent.OnNode || agent.Metrics != "" {
+		t.Errorf("its agent is not on its network: %+v", agent)
+	}
+	if got := first.Kubelet().Args; slices.ContainsFunc(got, func(arg string) bool { return strings.HasPrefix(arg, "--node-labels") }) {
+		t.Errorf("the only node is labelled: %q", got)
+	}
+	if got, want := OfNode(layout.Options{Stock: true}), []string{Containerd, Kubelet, Proxy}; !slices.Equal(got, want) {
+		t.Errorf("a further node of a stock cluster runs %q, want %q", got, want)
+	}
+}
+
 func TestTheNetworkConfigurationIsJSONWithOrWithoutHostPorts(t *testing.T) {
 	for filter, want := range map[string]int{"nftables": 2, "iptables": 2, "": 1} {
 		p := plan(t, layout.Options{})

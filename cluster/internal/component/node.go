@@ -119,6 +119,9 @@ func (p Plan) networkConfig() string {
 `, strings.Join(plugins, ",\n    "))
 }
 
+// ZoneLabel is the label of the nodes of a cluster with several.
+const ZoneLabel = "topology.kubernetes.io/zone"
+
 // Kubelet is configured by file. Only settings that the file does not support are arguments.
 func (p Plan) Kubelet() Component {
 	config := p.layout.Config("kubelet.yaml")
@@ -130,6 +133,9 @@ func (p Plan) Kubelet() Component {
 		"--root-dir="+layout.KubeletDir,
 		"--cert-dir="+layout.KubeletDir+"/pki",
 	)
+	if p.further() {
+		c.Args = append([]string{c.Args[0], "--node-labels=" + ZoneLabel + "=" + p.layout.Node.Zone()}, c.Args[1:]...)
+	}
 	c.OnNode = true
 	c.Files = map[string]string{config: p.kubeletConfig()}
 	return c
@@ -277,9 +283,10 @@ func (p Plan) leftToKubernetes() []string {
 	return left
 }
 
-// TarnNode shares the node's mounts, but not its network.
+// TarnNode shares the node's mounts. On the first node it does not share its network, so that its
+// metrics can be read from the host.
 func (p Plan) TarnNode() Component {
-	return p.finish(Component{
+	c := Component{
 		Name: TarnNode, Program: p.state.Options.TarnBinary, Metrics: p.local(layout.PortNodeMetrics),
 		Args: []string{
 			"node", "--kubeconfig", p.layout.KubeconfigOf(TarnNode),
@@ -289,7 +296,11 @@ func (p Plan) TarnNode() Component {
 			"--metrics-bind-address", p.local(layout.PortNodeMetrics),
 			"--health-probe-bind-address", p.local(layout.PortNodeHealth),
 		},
-	})
+	}
+	if p.further() {
+		c.OnNode, c.Metrics = true, ""
+	}
+	return p.finish(c)
 }
 
 // TarnAPI listens on the loopback interface, with a certificate of the cluster's authority.

@@ -61,7 +61,37 @@ type Status struct {
 	Kubeconfig string      `json:"kubeconfig,omitempty"`
 	DataDir    string      `json:"dataDir"`
 	Components []Component `json:"components,omitempty"`
+	Nodes      []Node      `json:"nodes,omitempty"` // the further ones
+	Frozen     bool        `json:"frozen,omitempty"`
 }
+
+// Off is the state of a node that was cut, or whose first process has ended.
+const Off = "Off"
+
+// Node is a further node of a cluster.
+type Node struct {
+	Name       string      `json:"name"`
+	IP         string      `json:"ip"`
+	Zone       string      `json:"zone"`
+	State      string      `json:"state"` // a stage, or Off
+	Message    string      `json:"message,omitempty"`
+	Frozen     bool        `json:"frozen,omitempty"`
+	Isolated   bool        `json:"isolated,omitempty"`
+	PID        int         `json:"pid,omitempty"` // of its first process, as the host counts
+	Components []Component `json:"components,omitempty"`
+}
+
+// The requests about a further node.
+const (
+	AddNode     = "add"
+	RemoveNode  = "remove"
+	CutNode     = "cut"
+	StartNode   = "start"
+	IsolateNode = "isolate"
+	JoinNode    = "join"
+	FreezeNode  = "freeze"
+	ThawNode    = "thaw"
+)
 
 // Step is one line of progress. The last step of a start has Stage Ready or Failed.
 type Step struct {
@@ -79,6 +109,8 @@ type Server interface {
 	// Restart ends one component, by a soft signal or by SIGKILL. The supervisor then starts it
 	// again.
 	Restart(component string, kill bool) error
+	// Node carries out a request about a further node.
+	Node(ctx context.Context, name, request string) error
 	// Stop begins the shutdown and returns at once.
 	Stop()
 }
@@ -98,6 +130,11 @@ func Serve(l net.Listener, s Server) error {
 	})
 	mux.HandleFunc("POST /restart/{component}", func(w http.ResponseWriter, r *http.Request) {
 		if err := s.Restart(r.PathValue("component"), r.URL.Query().Has("kill")); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		}
+	})
+	mux.HandleFunc("POST /nodes/{node}/{request}", func(w http.ResponseWriter, r *http.Request) {
+		if err := s.Node(r.Context(), r.PathValue("node"), r.PathValue("request")); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 		}
 	})
@@ -185,6 +222,11 @@ func (c *Client) Restart(ctx context.Context, component string, kill bool) error
 		path += "?kill"
 	}
 	return c.post(ctx, path)
+}
+
+// Node sends a request about a further node, and waits until it is carried out.
+func (c *Client) Node(ctx context.Context, name, request string) error {
+	return c.post(ctx, "/nodes/"+url.PathEscape(name)+"/"+request)
 }
 
 // Stop requests an orderly shutdown.

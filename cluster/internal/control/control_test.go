@@ -14,6 +14,7 @@ import (
 // fake is a supervisor with a start of three steps.
 type fake struct {
 	restarted []string
+	asked     []string
 	stopped   bool
 	last      string
 }
@@ -26,6 +27,13 @@ func (f *fake) Follow(_ context.Context, yield func(Step)) {
 	if f.last != "" {
 		yield(Step{Text: "three", Stage: f.last})
 	}
+}
+func (f *fake) Node(_ context.Context, name, request string) error {
+	if name == "nothing" {
+		return errors.New("no such node")
+	}
+	f.asked = append(f.asked, request+" "+name)
+	return nil
 }
 func (f *fake) Restart(name string, kill bool) error {
 	if name == "nothing" {
@@ -69,6 +77,12 @@ func TestRequestsReachTheSupervisor(t *testing.T) {
 		t.Errorf("restarted %s", got)
 	}
 	if err := c.Restart(ctx, "nothing", false); err == nil || err.Error() != "no such component" {
+		t.Errorf("the supervisor's refusal arrived as %v", err)
+	}
+	if err := c.Node(ctx, "x-2", CutNode); err != nil || !slices.Equal(f.asked, []string{"cut x-2"}) {
+		t.Errorf("about nodes it was asked %q, %v", f.asked, err)
+	}
+	if err := c.Node(ctx, "nothing", CutNode); err == nil || err.Error() != "no such node" {
 		t.Errorf("the supervisor's refusal arrived as %v", err)
 	}
 	if err := c.Stop(ctx); err != nil || !f.stopped {

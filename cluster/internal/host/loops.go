@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -116,6 +117,48 @@ func detachLoop(name, data string, before, found []string, mounted map[string]bo
 	}
 	if err := unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
 		return fmt.Errorf("detaching /dev/%s from %s: %w", name, strings.TrimSpace(string(backing)), err)
+	}
+	return nil
+}
+
+// detachLoopsBelow detaches the loop devices of the files in a directory that only one node uses, when
+// that node has ended. It compares inodes, because the kernel knows a file only by its path in the
+// container that attached it.
+func detachLoopsBelow(dir string) error {
+	names, err := attached()
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	files := map[string]bool{}
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		var s unix.Stat_t
+		if err := unix.Lstat(path, &s); err != nil {
+			return fmt.Errorf("reading %s: %w", path, err)
+		}
+		files[fmt.Sprintf("%d:%d %d", unix.Major(s.Dev), unix.Minor(s.Dev), s.Ino)] = true
+		return nil
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("listing the files of loop devices in %s: %w", dir, err)
+	}
+	for _, name := range names {
+		f, info, err := openLoop(name)
+		if err != nil {
+			return err
+		}
+		if f == nil {
+			continue
+		}
+		if files[fmt.Sprintf("%s %d", loopDevice(info), info.Inode)] {
+			err = unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0)
+		}
+		f.Close()
+		if err != nil && !errors.Is(err, unix.ENXIO) {
+			return fmt.Errorf("detaching /dev/%s of a node that has ended: %w", name, err)
+		}
 	}
 	return nil
 }

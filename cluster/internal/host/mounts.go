@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -94,9 +95,11 @@ func Isolate(l layout.Layout) error {
 	if err := privateRun(l); err != nil {
 		return err
 	}
-	for target, source := range map[string]string{
-		layout.KubeletDir: l.Kubelet(), layout.CNIStateDir: l.CNIState(), layout.LogDir: l.VarLog(),
-	} {
+	own := map[string]string{layout.KubeletDir: l.Kubelet(), layout.CNIStateDir: l.CNIState(), layout.LogDir: l.VarLog()}
+	if l.Node.Name != "" {
+		own[layout.TarnDir] = l.VarTarn()
+	}
+	for target, source := range own {
 		if err := os.MkdirAll(source, 0o755); err != nil {
 			return fmt.Errorf("creating %s: %w", source, err)
 		}
@@ -108,6 +111,31 @@ func Isolate(l layout.Layout) error {
 		return fmt.Errorf("sharing the cluster's mounts with its pods: %w", err)
 	}
 	return nil
+}
+
+// HostMounts makes a mount namespace with the mounts of the host, from which further nodes start.
+// Mounts of the host still come in; none go out. Call it before Isolate.
+func HostMounts() (*os.File, error) {
+	type result struct {
+		ns  *os.File
+		err error
+	}
+	made := make(chan result)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread must not be used again
+		err := unix.Unshare(unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
+		}
+		if err != nil {
+			made <- result{err: fmt.Errorf("copying the host's mounts for further nodes: %w", err)}
+			return
+		}
+		ns, err := os.Open("/proc/thread-self/ns/mnt")
+		made <- result{ns, err}
+	}()
+	r := <-made
+	return r.ns, r.err
 }
 
 // privateRun replaces /run by an empty one that shares only the cluster's own run directory with
@@ -140,8 +168,12 @@ func mountPointsFile() string { return filepath.Join(layout.RunRoot(), "made-fol
 
 // MakeMountPoints makes, on the host, the directories that Isolate binds over, and records those
 // that were missing.
-func MakeMountPoints() error {
-	for _, dir := range []string{layout.KubeletDir, layout.CNIStateDir, layout.LogDir} {
+func MakeMountPoints(further bool) error {
+	dirs := []string{layout.KubeletDir, layout.CNIStateDir, layout.LogDir}
+	if further {
+		dirs = append(dirs, layout.TarnDir)
+	}
+	for _, dir := range dirs {
 		if _, err := os.Stat(dir); err == nil {
 			continue
 		}

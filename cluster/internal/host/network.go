@@ -59,7 +59,77 @@ func NewNodeNetwork(l layout.Layout, n layout.Net) (*os.File, error) {
 			return nil, err
 		}
 	}
-	return ns, proc.InNetNS(ns, func() error { return configureNode(n) })
+	return ns, proc.InNetNS(ns, func() error { return configureNode(n.Node, n.Link) })
+}
+
+// NewFurtherNetwork makes the network namespace of a further node, and the cable between it and the
+// first node, which forwards its packets. The host gets one route for all further nodes.
+func NewFurtherNetwork(first *os.File, l layout.Layout, n layout.Net, node layout.Node) (*os.File, error) {
+	link, err := netlink.LinkByName(l.LinkName())
+	if err != nil {
+		return nil, fmt.Errorf("finding the network interface %s: %w", l.LinkName(), err)
+	}
+	if err := replaceRoute(link, n.Further, n.Node); err != nil {
+		return nil, err
+	}
+	ns, err := newNetNS()
+	if err != nil {
+		return nil, err
+	}
+	own := n.Of(node)
+	err = proc.InNetNS(first, func() error {
+		link := &netlink.Veth{
+			LinkAttrs:     netlink.LinkAttrs{Name: node.Link()},
+			PeerName:      "eth0",
+			PeerNamespace: netlink.NsFd(ns.Fd()),
+		}
+		if err := netlink.LinkAdd(link); err != nil {
+			return fmt.Errorf("creating the network interface %s: %w", node.Link(), err)
+		}
+		return address(node.Link(), own.Hub, own.Link)
+	})
+	if err == nil {
+		err = proc.InNetNS(ns, func() error {
+			if err := configureNode(own.Node, own.Link); err != nil {
+				return err
+			}
+			return route("eth0", n.Block, own.Hub)
+		})
+	}
+	if err == nil {
+		err = Connect(first, n, node, true)
+	}
+	if err != nil {
+		ns.Close()
+		return nil, err
+	}
+	return ns, nil
+}
+
+// Connect connects a further node with the first, or cuts its cable. The kernel drops the route to
+// the node's pods with the cable.
+func Connect(first *os.File, n layout.Net, node layout.Node, on bool) error {
+	return proc.InNetNS(first, func() error {
+		link, err := netlink.LinkByName(node.Link())
+		if err != nil {
+			return fmt.Errorf("finding the network interface %s: %w", node.Link(), err)
+		}
+		if !on {
+			if err := netlink.LinkSetDown(link); err != nil {
+				return fmt.Errorf("disabling the network interface %s: %w", node.Link(), err)
+			}
+			return nil
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return fmt.Errorf("enabling the network interface %s: %w", node.Link(), err)
+		}
+		return replaceRoute(link, n.Of(node).Pods, n.Of(node).Node)
+	})
+}
+
+// RemoveFurther removes the cable of a further node that has ended.
+func RemoveFurther(first *os.File, node layout.Node) error {
+	return proc.InNetNS(first, func() error { return removeLink(node.Link()) })
 }
 
 // newNetNS makes a network namespace on a thread that ends right after.
@@ -83,7 +153,7 @@ func newNetNS() (*os.File, error) {
 }
 
 // configureNode runs inside the node's network namespace.
-func configureNode(n layout.Net) error {
+func configureNode(node netip.Addr, cable netip.Prefix) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("finding the node's loopback interface: %w", err)
@@ -91,7 +161,7 @@ func configureNode(n layout.Net) error {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("enabling the node's loopback interface: %w", err)
 	}
-	if err := address("eth0", n.Node, n.Link); err != nil {
+	if err := address("eth0", node, cable); err != nil {
 		return err
 	}
 	// There is no default route, because the host forwards nothing unless its administrator says
@@ -129,7 +199,11 @@ func route(name string, dst netip.Prefix, via netip.Addr) error {
 	if err != nil {
 		return fmt.Errorf("finding the network interface %s: %w", name, err)
 	}
-	err = netlink.RouteAdd(&netlink.Route{
+	return replaceRoute(link, dst, via)
+}
+
+func replaceRoute(link netlink.Link, dst netip.Prefix, via netip.Addr) error {
+	err := netlink.RouteReplace(&netlink.Route{
 		LinkIndex: link.Attrs().Index,
 		Dst:       &net.IPNet{IP: dst.Addr().AsSlice(), Mask: net.CIDRMask(dst.Bits(), 32)},
 		Gw:        via.AsSlice(),
@@ -142,17 +216,19 @@ func route(name string, dst netip.Prefix, via netip.Addr) error {
 
 // RemoveLink removes the cable of a cluster that has ended. The kernel does so too, but some time
 // after the last process of the namespace has ended.
-func RemoveLink(l layout.Layout) error {
-	link, err := netlink.LinkByName(l.LinkName())
+func RemoveLink(l layout.Layout) error { return removeLink(l.LinkName()) }
+
+func removeLink(name string) error {
+	link, err := netlink.LinkByName(name)
 	var missing netlink.LinkNotFoundError
 	if errors.As(err, &missing) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("finding the network interface %s: %w", l.LinkName(), err)
+		return fmt.Errorf("finding the network interface %s: %w", name, err)
 	}
 	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("removing the network interface %s: %w", l.LinkName(), err)
+		return fmt.Errorf("removing the network interface %s: %w", name, err)
 	}
 	return nil
 }

@@ -36,6 +36,21 @@ func Remove(l layout.Layout, s layout.State) error {
 	return RemoveTree(l.Run)
 }
 
+// SweepNode removes what a further node without processes left, except its data. first is the
+// network of the first node.
+func SweepNode(l layout.Layout, first *os.File) error {
+	if err := RemoveFurther(first, l.Node); err != nil {
+		return err
+	}
+	if err := RemoveCgroups(l.CgroupName(), time.Now().Add(sweepLimit)); err != nil {
+		return err
+	}
+	if err := detachLoopsBelow(l.VarTarn()); err != nil {
+		return err
+	}
+	return RemoveTree(l.Run)
+}
+
 func removeData(l layout.Layout, s layout.State) error {
 	entries, err := os.ReadDir(l.Data)
 	if errors.Is(err, os.ErrNotExist) {
@@ -63,8 +78,10 @@ func release(l layout.Layout, loopsBefore []string) error {
 	if err := RemoveLink(l); err != nil {
 		return err
 	}
-	if err := RemoveCgroups(l.CgroupName(), time.Now().Add(sweepLimit)); err != nil {
-		return err
+	for _, name := range []string{l.CgroupName(), l.NodesCgroup()} {
+		if err := RemoveCgroups(name, time.Now().Add(sweepLimit)); err != nil {
+			return err
+		}
 	}
 	return DetachLoops(l.Data, loopsBefore)
 }

@@ -6,6 +6,7 @@
 package layout
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -31,10 +32,16 @@ const (
 	// LogDir is where the kubelet keeps the logs of containers. The cluster's own directory is
 	// bound there too.
 	LogDir = "/var/log"
+	// TarnDir is where the ready provisioners keep the volumes of a node by default. Every further
+	// node has its own. The first node uses the machine's.
+	TarnDir = "/var/lib/tarn"
 )
 
 // nameForm keeps names usable as DNS labels, and socket paths below the kernel's 108 bytes.
 var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
+
+// nodeForm keeps names of nodes usable as DNS labels. They are in no path of a socket.
+var nodeForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
 
 // Layout holds the location of one cluster. Its methods are names and paths; none of them uses the
 // disk.
@@ -42,6 +49,9 @@ type Layout struct {
 	Name string
 	Data string // kept by `down --keep-data`
 	Run  string // sockets, pid file; a reboot deletes it, and nothing is lost with it
+	// Node is the further node whose directories these are. It is zero for the cluster itself, whose
+	// directories are also those of its first node.
+	Node Node
 }
 
 // New returns the layout of the named cluster. An empty dataDir means the default location.
@@ -66,8 +76,13 @@ func RunRoot() string { return runRoot }
 // CacheRoot holds downloaded packages and built images, shared by all clusters.
 func CacheRoot() string { return cacheRoot }
 
-// NodeName is the name of the cluster's only node.
-func (l Layout) NodeName() string { return l.Name }
+// OfNode is the layout of a further node of the cluster.
+func (l Layout) OfNode(n Node) Layout {
+	return Layout{Name: l.Name, Data: filepath.Join(l.Data, "nodes", n.Name), Run: filepath.Join(l.Run, n.Link()), Node: n}
+}
+
+// NodeName is the name of the node: of the cluster's first, or of the further node.
+func (l Layout) NodeName() string { return cmp.Or(l.Node.Name, l.Name) }
 
 // LinkName is the host's end of the cable to the node; interface names have at most 15 characters.
 func (l Layout) LinkName() string {
@@ -77,12 +92,27 @@ func (l Layout) LinkName() string {
 	return "tn-" + l.Name[:5] + "-" + l.short()
 }
 
-// CgroupName is the cgroup that holds all pods of the cluster, below the root of every hierarchy.
-func (l Layout) CgroupName() string { return "tarn-cluster-" + l.Name }
+// CgroupName is the cgroup that holds all pods of a node, below the root of every hierarchy.
+func (l Layout) CgroupName() string {
+	if l.Node.Name != "" {
+		return l.NodesCgroup() + "/" + l.Node.Name
+	}
+	return "tarn-cluster-" + l.Name
+}
+
+// NodesCgroup holds the cgroups of the further nodes. Its name must not begin with that of the first
+// node's cgroup: the kubelet measures every cgroup whose name begins like its own.
+func (l Layout) NodesCgroup() string { return "tarn-nodes-" + l.Name }
 
 // Marker is an environment entry that every process of the cluster has, so that leftovers can be
-// found.
-func (l Layout) Marker() string { return "TARN_CLUSTER=" + l.Name }
+// found. Those of a further node have another, because the marker tells which process is the
+// supervisor of the cluster.
+func (l Layout) Marker() string {
+	if l.Node.Name != "" {
+		return "TARN_NODE=" + l.Name + "/" + l.Node.Name
+	}
+	return "TARN_CLUSTER=" + l.Name
+}
 
 func (l Layout) short() string {
 	sum := sha256.Sum256([]byte(l.Name))
@@ -102,6 +132,7 @@ func (l Layout) CNIState() string        { return filepath.Join(l.Data, "cni") }
 func (l Layout) HostPath() string        { return filepath.Join(l.Data, "host-path") }
 func (l Layout) Volumes(p string) string { return filepath.Join(l.Data, "volumes", p) }
 func (l Layout) VarLog() string          { return filepath.Join(l.Data, "var-log") }
+func (l Layout) VarTarn() string         { return filepath.Join(l.Data, "var-lib-tarn") }
 func (l Layout) ContainerdRoot() string  { return filepath.Join(l.Data, "containerd") }
 func (l Layout) ContainerdState() string { return filepath.Join(l.Run, "containerd") }
 func (l Layout) ContainerdSocket() string {

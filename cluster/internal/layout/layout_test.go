@@ -49,8 +49,10 @@ func TestSocketPathsOfTheLongestNameFitTheKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	const limit = 108
-	if got := len(l.ContainerdSocket() + ".ttrpc"); got >= limit {
-		t.Errorf("containerd's socket path has %d characters, the kernel takes %d", got, limit-1)
+	for _, of := range []Layout{l, l.OfNode(Node{Name: strings.Repeat("y", 40), Number: MaxNodes})} {
+		if got := len(of.ContainerdSocket() + ".ttrpc"); got >= limit {
+			t.Errorf("containerd's socket path has %d characters, the kernel takes %d", got, limit-1)
+		}
 	}
 }
 
@@ -123,6 +125,19 @@ func TestBlocksNeverOverlapAndHoldTheirParts(t *testing.T) {
 		}
 		if !n.Link.Contains(n.Host) || !n.Link.Contains(n.Node) || !n.Services.Contains(n.API) {
 			t.Errorf("addresses of block %s lie outside of their networks", n.Block)
+		}
+		parts := []netip.Prefix{n.Pods, n.Services, n.Link}
+		for number := firstFurther; number <= MaxNodes; number++ {
+			of := n.Of(Node{Number: number})
+			for _, part := range []netip.Prefix{of.Pods, of.Link} {
+				if overlaps(part, parts) || !n.Further.Contains(part.Addr()) {
+					t.Errorf("%s of node %d overlaps one of %s, or lies outside of %s", part, number, parts, n.Further)
+				}
+				parts = append(parts, part)
+			}
+			if !of.Link.Contains(of.Hub) || !of.Link.Contains(of.Node) || !n.Cables.Contains(of.Node) {
+				t.Errorf("addresses of node %d lie outside of their networks: %+v", number, of)
+			}
 		}
 		if overlaps(n.Block, seen) {
 			t.Errorf("block %s overlaps another", n.Block)

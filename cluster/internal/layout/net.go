@@ -20,6 +20,8 @@ type Net struct {
 	Link     netip.Prefix // the cable between host and node
 	Host     netip.Addr   // the host's end: where the API server listens
 	Node     netip.Addr   // the node's end
+	Further  netip.Prefix // the pods and cables of all further nodes
+	Cables   netip.Prefix // the addresses of all nodes, and of the host
 	API      netip.Addr   // the service kubernetes.default
 }
 
@@ -35,7 +37,32 @@ func NetOf(index int) Net {
 		Link:     netip.PrefixFrom(at(255, 0), 30),
 		Host:     at(255, 1),
 		Node:     at(255, 2),
+		Further:  netip.PrefixFrom(at(192, 0), 18),
+		Cables:   netip.PrefixFrom(at(255, 0), 24),
 		API:      at(128, 1),
+	}
+}
+
+// NodeNet holds the addresses of a further node.
+type NodeNet struct {
+	Pods netip.Prefix
+	Link netip.Prefix // the cable between the first node and this one
+	Hub  netip.Addr   // the first node's end
+	Node netip.Addr   // the node's end
+}
+
+// Of returns the addresses of a further node. Each has 2,046 for its pods.
+func (n Net) Of(node Node) NodeNet {
+	base := n.Block.Addr().As4()
+	at := func(third, fourth int) netip.Addr {
+		return netip.AddrFrom4([4]byte{base[0], base[1], byte(third), byte(fourth)})
+	}
+	i := node.Number - firstFurther
+	return NodeNet{
+		Pods: netip.PrefixFrom(at(192+8*i, 0), 21),
+		Link: netip.PrefixFrom(at(255, 4+4*i), 30),
+		Hub:  at(255, 5+4*i),
+		Node: at(255, 6+4*i),
 	}
 }
 

@@ -90,6 +90,7 @@ type State struct {
 	Block   int     `json:"block"` // the number of its network; unused without a node
 	Ports   Ports   `json:"ports"`
 	Options Options `json:"options"`
+	Nodes   []Node  `json:"nodes,omitempty"` // beside the first
 	// Loops are the loop devices that were attached on this machine before the cluster first
 	// started. They are never the cluster's own.
 	Loops []string `json:"loopsBefore"`

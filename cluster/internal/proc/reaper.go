@@ -25,6 +25,10 @@ type Spec struct {
 	Env   []string
 	Out   *os.File // standard output and error; standard input is empty
 	NetNS *os.File // the network namespace to start in; nil means the caller's
+	// Mounts is the mount namespace to start in, together with NetNS; nil means the caller's.
+	Mounts *os.File
+	// New are the namespaces to make for the process, as clone(2) flags.
+	New uintptr
 }
 
 // Process is a running or ended child.
@@ -94,7 +98,7 @@ func (r *Reaper) Start(s Spec) (*Process, error) {
 	attr := &syscall.ProcAttr{
 		Env:   s.Env,
 		Files: []uintptr{null.Fd(), s.Out.Fd(), s.Out.Fd()},
-		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
+		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Cloneflags: s.New},
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,10 +107,13 @@ func (r *Reaper) Start(s Spec) (*Process, error) {
 		pid, err = syscall.ForkExec(s.Path, append([]string{s.Path}, s.Args...), attr)
 		return err
 	}
-	if s.NetNS == nil {
-		err = start()
-	} else {
+	switch {
+	case s.Mounts != nil:
+		err = inNamespaces(s.Mounts, s.NetNS, start)
+	case s.NetNS != nil:
 		err = InNetNS(s.NetNS, start)
+	default:
+		err = start()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", s.Path, err)
@@ -162,6 +169,28 @@ func InNetNS(ns *os.File, do func() error) error {
 			runtime.UnlockOSThread() // else the thread ends with this goroutine
 		}
 		result <- err
+	}()
+	return <-result
+}
+
+// inNamespaces runs do on a thread in other mount and network namespaces. The thread ends
+// afterwards, so there is no way back to fail.
+func inNamespaces(mounts, network *os.File, do func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked
+		err := unix.Setns(int(network.Fd()), unix.CLONE_NEWNET)
+		if err == nil {
+			err = unix.Unshare(unix.CLONE_FS) // else the kernel moves no single thread
+		}
+		if err == nil {
+			err = unix.Setns(int(mounts.Fd()), unix.CLONE_NEWNS)
+		}
+		if err != nil {
+			result <- fmt.Errorf("entering the namespaces of a node: %w", err)
+			return
+		}
+		result <- do()
 	}()
 	return <-result
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"tarn.dev/tarn/cluster/internal/component"
 	"tarn.dev/tarn/cluster/internal/host"
 	"tarn.dev/tarn/cluster/internal/image"
@@ -37,6 +38,9 @@ func (s *Supervisor) bringUp(ctx context.Context) error {
 // beside the node.
 func (s *Supervisor) startAll(ctx context.Context) error {
 	options := s.config.State.Options
+	if s.config.furtherNode() {
+		return s.startFurther(ctx)
+	}
 	if options.HasNode() {
 		ns, err := host.NewNodeNetwork(s.config.Layout, layout.NetOf(s.config.State.Block))
 		if err != nil {
@@ -59,7 +63,10 @@ func (s *Supervisor) startAll(ctx context.Context) error {
 	if options.HasNode() {
 		rest.Go(func() error { return s.node(ctx3) })
 	} else if options.HasControllers() {
-		rest.Go(func() error { return s.untilAccount(ctx3, stageLimit) })
+		rest.Go(func() error { return s.untilAccount(ctx3, stageLimit, metav1.NamespaceDefault, "default") })
+	}
+	for _, f := range s.further() {
+		rest.Go(func() error { return s.boot(ctx3, f) })
 	}
 	if options.HasTarn() {
 		rest.Go(func() error { return s.tarn(ctx3) })
@@ -90,20 +97,23 @@ func (s *Supervisor) controlPlane(ctx context.Context) error {
 
 // runtime starts containerd and imports the images.
 func (s *Supervisor) runtime(ctx context.Context) error {
-	var mirror net.Listener
-	err := proc.InNetNS(s.launcher.netns, func() (err error) {
-		mirror, err = net.Listen("tcp", component.MirrorAddress)
-		return err
-	})
+	mirror, err := s.mirror()
 	if err != nil {
 		return fmt.Errorf("listening for the runtime's image requests: %w", err)
 	}
-	proxy, err := net.Listen("tcp", s.plan.PullProxy())
-	if err != nil {
-		return fmt.Errorf("listening for the runtime's proxy requests: %w", err)
+	if !s.config.furtherNode() {
+		proxy, err := net.Listen("tcp", s.plan.PullProxy())
+		if err != nil {
+			return fmt.Errorf("listening for the runtimes' proxy requests: %w", err)
+		}
+		go servePullProxy(proxy, layout.NetOf(s.config.State.Block).Cables)
 	}
-	go servePullProxy(proxy, layout.NetOf(s.config.State.Block).Node)
 	go image.ServeMirror(mirror, s.config.Layout.ContainerdSocket(), s.config.Layout.ContainerdRoot())
+	if s.config.furtherNode() {
+		if err := host.MakeCgroups(s.config.Layout.NodesCgroup()); err != nil {
+			return err
+		}
+	}
 	if err := host.MakeCgroups(s.config.Layout.CgroupName()); err != nil {
 		return err
 	}
@@ -124,6 +134,18 @@ func (s *Supervisor) runtime(ctx context.Context) error {
 	return nil
 }
 
+// mirror listens on the node's own network.
+func (s *Supervisor) mirror() (l net.Listener, err error) {
+	if s.launcher.netns == nil { // a further node's supervisor is on that network already
+		return net.Listen("tcp", component.MirrorAddress)
+	}
+	err = proc.InNetNS(s.launcher.netns, func() (err error) {
+		l, err = net.Listen("tcp", component.MirrorAddress)
+		return err
+	})
+	return l, err
+}
+
 func (s *Supervisor) importImages(ctx context.Context, archive string) error {
 	return s.runOnce(ctx, component.Component{
 		Name: "image-import", Program: s.config.Machine.Programs + "/ctr",
@@ -137,8 +159,10 @@ func (s *Supervisor) node(ctx context.Context) error {
 	} else if err := s.run(s.plan.Proxy()); err != nil {
 		return err
 	}
-	if err := s.nodeRights(ctx); err != nil {
-		return err
+	if !s.config.furtherNode() {
+		if err := s.nodeRights(ctx); err != nil {
+			return err
+		}
 	}
 	if err := s.run(s.plan.Kubelet()); err != nil {
 		return err
@@ -147,7 +171,10 @@ func (s *Supervisor) node(ctx context.Context) error {
 		return err
 	}
 	s.progress.step("node " + s.config.Layout.NodeName() + " is Ready")
-	return nil
+	if len(s.further()) == 0 {
+		return nil
+	}
+	return s.labelZone(ctx)
 }
 
 func (s *Supervisor) tarn(ctx context.Context) error {
@@ -180,16 +207,56 @@ func (s *Supervisor) tarn(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := s.run(c.component); err != nil {
+		if err := s.tarnPart(ctx, c.component, c.port); err != nil {
 			return err
 		}
-		if err := s.until(ctx, stageLimit, c.component.Name, httpReady(s.config.State.Ports[c.port])); err != nil {
-			return err
-		}
-		s.progress.step(c.component.Name + " is ready")
 	}
 	if s.config.TarnImages == "" {
 		return nil
 	}
 	return s.importImages(ctx, s.config.TarnImages) // while the node gets ready: no pod needs it before it was told of volumes
+}
+
+// tarnPart starts a part of Tarn that has its token, and waits until it is ready.
+func (s *Supervisor) tarnPart(ctx context.Context, c component.Component, port string) error {
+	if err := s.run(c); err != nil {
+		return err
+	}
+	if err := s.until(ctx, stageLimit, c.Name, httpReady(s.config.State.Ports[port])); err != nil {
+		return err
+	}
+	s.progress.step(c.Name + " is ready")
+	return nil
+}
+
+// startFurther starts everything on a further node.
+func (s *Supervisor) startFurther(ctx context.Context) error {
+	if err := s.runtime(ctx); err != nil {
+		return err
+	}
+	both, ctx2 := errgroup.WithContext(ctx)
+	both.Go(func() error { return s.node(ctx2) })
+	if s.config.State.Options.HasTarn() {
+		both.Go(func() error { return s.tarnOnNode(ctx2) })
+	}
+	if err := both.Wait(); err != nil {
+		return err
+	}
+	s.progress.ready("node " + s.config.Layout.NodeName() + " is ready")
+	return nil
+}
+
+// tarnOnNode starts the node agent of a further node. It waits for the cluster's supervisor to
+// install Tarn.
+func (s *Supervisor) tarnOnNode(ctx context.Context) error {
+	if err := s.untilAccount(ctx, stageLimit, "tarn-system", component.TarnNode); err != nil {
+		return err
+	}
+	if err := s.token(ctx, component.TarnNode); err != nil {
+		return err
+	}
+	if err := s.tarnPart(ctx, s.plan.TarnNode(), layout.PortNodeHealth); err != nil || s.config.TarnImages == "" {
+		return err
+	}
+	return s.importImages(ctx, s.config.TarnImages)
 }

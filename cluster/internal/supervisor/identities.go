@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"net"
+	"slices"
 	"time"
 
 	"tarn.dev/tarn/cluster/internal/component"
@@ -56,12 +57,35 @@ func issueAll(l layout.Layout, s layout.State, now time.Time) error {
 			return err
 		}
 	}
-	for _, c := range clients(l) {
-		cert, key, err := authorities["ca"].Issue(dir, c.name, c.id, now)
+	return issueClients(l, s, authorities["ca"], clients(l), now)
+}
+
+// issueNode makes the certificates and kubeconfigs of a further node, in its own directory. Its
+// supervisor is part of the cluster's, and is an administrator.
+func issueNode(cluster, l layout.Layout, s layout.State, now time.Time) error {
+	ca, err := pki.OpenAuthority(cluster.PKI(""), "ca", now)
+	if err != nil {
+		return err
+	}
+	if err := layout.WriteFile(l.PKI("ca.crt"), ca.Certificate(), 0o644); err != nil {
+		return err
+	}
+	address := net.IP(layout.NetOf(s.Block).Of(l.Node).Node.AsSlice())
+	id := pki.Identity{CommonName: "system:node:" + l.NodeName(), Server: true, IPs: []net.IP{net.ParseIP("127.0.0.1"), address}, Names: []string{l.NodeName()}}
+	if _, _, err := ca.Issue(l.PKI(""), "kubelet-serving", id, now); err != nil {
+		return err
+	}
+	needed := slices.DeleteFunc(clients(l), func(c client) bool { return c.name == component.ControllerManager || c.name == component.Scheduler })
+	return issueClients(l, s, ca, needed, now)
+}
+
+func issueClients(l layout.Layout, s layout.State, ca *pki.Authority, all []client, now time.Time) error {
+	for _, c := range all {
+		cert, key, err := ca.Issue(l.PKI(""), c.name, c.id, now)
 		if err != nil {
 			return err
 		}
-		config := pki.Kubeconfig{Cluster: l.Name, Server: s.Server(), Authority: authorities["ca"].Certificate(), Cert: cert, Key: key}
+		config := pki.Kubeconfig{Cluster: l.Name, Server: s.Server(), Authority: ca.Certificate(), Cert: cert, Key: key}
 		if c.path == "" {
 			c.path = l.KubeconfigOf(c.name)
 		}

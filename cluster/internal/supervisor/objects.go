@@ -32,8 +32,8 @@ func (s *Supervisor) classes(ctx context.Context) error {
 	return nil
 }
 
-// class is a StorageClass with immediate binding. There is only one node to choose. Waiting for a
-// pod would cost that pod a second, after which the scheduler retries it.
+// class is a StorageClass with immediate binding. Most clusters have only one node to choose. Waiting
+// for a pod would cost that pod a second, after which the scheduler retries it.
 func class(name, provisioner string, grows bool, parameters map[string]string) *storagev1.StorageClass {
 	policy, mode := corev1.PersistentVolumeReclaimDelete, storagev1.VolumeBindingImmediate
 	return &storagev1.StorageClass{
@@ -52,8 +52,7 @@ const nodeVolumes = "embedded:node-volumes"
 // nodeRights lets the kubelet read claims and volumes before the Node authorizer knows which pods
 // use them. The authorizer learns of a pod from the same kind of watch as the kubelet, and often
 // later on a machine with few processors. Without this right the kubelet is denied and retries the
-// pod only after ten seconds. There is only one node, all claims in use are its own, and neither
-// kind holds a secret.
+// pod only after ten seconds. All nodes are this machine, and neither kind holds a secret.
 func (s *Supervisor) nodeRights(ctx context.Context) error {
 	client, err := s.client()
 	if err != nil {

@@ -36,6 +36,15 @@ func (p *progress) note(text string) {
 	}
 }
 
+// tell records a line of the start, and only logs it after the start.
+func (p *progress) tell(text string) {
+	if at, _ := p.now(); at == control.Starting {
+		p.note(text)
+		return
+	}
+	log.Print(text)
+}
+
 // ready ends the start with success.
 func (p *progress) ready(text string) { p.add(control.Ready, text) }
 

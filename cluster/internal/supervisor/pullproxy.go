@@ -28,8 +28,8 @@ var outside = &net.Dialer{
 
 // servePullProxy is an HTTP proxy on the host's network for the container runtime, which is on the
 // node's network. With it, images can be pulled without a change to the host's routes or packet
-// filter. It serves only the node's own address; pods have other addresses.
-func servePullProxy(l net.Listener, node netip.Addr) {
+// filter. It serves only the nodes' own addresses; pods have others.
+func servePullProxy(l net.Listener, nodes netip.Prefix) {
 	forward := &httputil.ReverseProxy{
 		Rewrite:   func(*httputil.ProxyRequest) {}, // requests to a proxy have the full URL already
 		Transport: &http.Transport{DialContext: outside.DialContext},
@@ -37,8 +37,8 @@ func servePullProxy(l net.Listener, node netip.Addr) {
 	err := http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from, err := netip.ParseAddrPort(r.RemoteAddr)
 		switch {
-		case err != nil || from.Addr() != node:
-			http.Error(w, "this proxy serves the node's runtime", http.StatusForbidden)
+		case err != nil || !nodes.Contains(from.Addr()):
+			http.Error(w, "this proxy serves the nodes' runtimes", http.StatusForbidden)
 		case r.Method == http.MethodConnect:
 			tunnel(w, r.Host)
 		case r.URL.IsAbs():

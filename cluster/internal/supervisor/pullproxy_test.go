@@ -18,7 +18,7 @@ func proxied(t *testing.T, node, target string) (int, error) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	go servePullProxy(l, netip.MustParseAddr(node))
+	go servePullProxy(l, netip.PrefixFrom(netip.MustParseAddr(node), 32))
 	client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: l.Addr().String()})}}
 	answer, err := client.Get(target)
 	if err != nil {

@@ -48,8 +48,7 @@ func (s *Supervisor) until(ctx context.Context, limit time.Duration, name string
 			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return ctx.Err()
 			}
-			return fmt.Errorf("%s is not ready after %s (%v): %s: see `tarn-cluster logs %s --name %s`",
-				name, limit, answer, lastLines(s.config.Layout.Log(name), 1), name, s.config.Layout.Name)
+			return fmt.Errorf("%s is not ready after %s (%v): %s: see %s", name, limit, answer, lastLines(s.config.Layout.Log(name), 1), s.logsOf(name))
 		}
 	}
 }
@@ -156,21 +155,21 @@ func (s *Supervisor) untilNodeReady(ctx context.Context, limit time.Duration) er
 	if err != nil {
 		return fmt.Errorf("node %s is not Ready after %s (%w): %s", name, limit, err, lastLines(s.config.Layout.Log(component.Kubelet), 1))
 	}
-	return s.untilAccount(ctx, limit)
+	return s.untilAccount(ctx, limit, metav1.NamespaceDefault, "default")
 }
 
-// untilAccount waits until the default namespace has its service account. That proves that the
-// controller manager works.
-func (s *Supervisor) untilAccount(ctx context.Context, limit time.Duration) error {
+// untilAccount waits until a namespace has a service account. That of the default namespace proves
+// that the controller manager works.
+func (s *Supervisor) untilAccount(ctx context.Context, limit time.Duration, namespace, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	client, err := s.client()
 	if err != nil {
 		return err
 	}
-	accounts := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "serviceaccounts", metav1.NamespaceDefault, fields.OneTermEqualSelector("metadata.name", "default"))
+	accounts := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "serviceaccounts", namespace, fields.OneTermEqualSelector("metadata.name", name))
 	if err := await(ctx, accounts, &corev1.ServiceAccount{}, func(runtime.Object) bool { return true }); err != nil {
-		return fmt.Errorf("namespace default has no service account after %s (%w): %s", limit, err, lastLines(s.config.Layout.Log(component.ControllerManager), 1))
+		return fmt.Errorf("namespace %s has no service account %s after %s (%w): see the logs of kube-controller-manager and tarn-install", namespace, name, limit, err)
 	}
 	return nil
 }
@@ -186,6 +185,10 @@ func await(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, don
 // has seen that. After a crash, the record still says Ready from before.
 func takesPods(n *corev1.Node, since time.Time) bool {
 	for _, taint := range n.Spec.Taints {
+		// The administrator sets these two, and may keep them while the node starts again.
+		if taint.Key == corev1.TaintNodeOutOfService || taint.Key == corev1.TaintNodeUnschedulable {
+			continue
+		}
 		if taint.Effect == corev1.TaintEffectNoSchedule || taint.Effect == corev1.TaintEffectNoExecute {
 			return false
 		}

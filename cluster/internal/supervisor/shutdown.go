@@ -281,6 +281,7 @@ func (s *Supervisor) shutDown() error {
 	errs = append(errs, s.stopAll([]string{
 		component.TarnAPI, component.TarnController, component.TarnStandby, component.TarnNode, component.Kubelet, component.ControllerManager, component.Scheduler,
 	}))
+	errs = append(errs, s.stopNodes())
 	errs = append(errs, s.stopContainers())
 	errs = append(errs, s.stopAll([]string{component.Containerd, component.Proxy, component.APIServer}))
 	errs = append(errs, s.stopAll([]string{component.Etcd}))

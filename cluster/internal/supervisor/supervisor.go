@@ -25,7 +25,8 @@ import (
 	"tarn.dev/tarn/cluster/internal/proc"
 )
 
-// Config is the task that the starting command passes to a supervisor.
+// Config is the task of a supervisor: the starting command passes it, or for a further node the
+// cluster's supervisor.
 type Config struct {
 	Layout  layout.Layout
 	State   layout.State
@@ -35,8 +36,11 @@ type Config struct {
 	TarnImages string
 	// Greet is called with nil once the control socket answers, or with the error that prevented
 	// it.
-	Greet func(error)
+	Greet func(error) `json:"-"`
 }
+
+// furtherNode reports whether the supervisor is that of a further node.
+func (c Config) furtherNode() bool { return c.Layout.Node.Name != "" }
 
 // Supervisor is a running cluster.
 type Supervisor struct {
@@ -52,9 +56,14 @@ type Supervisor struct {
 	stopOnce sync.Once
 	giveUp   context.CancelCauseFunc // ends bringUp
 
-	mu    sync.Mutex
-	units map[string]*unit
-	notes map[string]string // why a component is absent
+	hostMounts *os.File // from which further nodes start; nil without a node
+
+	mu     sync.Mutex
+	units  map[string]*unit
+	notes  map[string]string // why a component is absent
+	nodes  []*further
+	state  layout.State // that of config, with the nodes of now
+	frozen bool         // a further node whose processes are stopped
 }
 
 // Run runs the cluster until a command stops it. The caller must be the first process of new
@@ -81,6 +90,9 @@ func Run(c Config) error {
 	}
 	cancel()
 	s.progress.stage(control.Stopping)
+	if err := s.freeze(false); err != nil {
+		return err
+	}
 	return s.shutDown()
 }
 
@@ -99,6 +111,17 @@ func newSupervisor(c Config) (*Supervisor, error) {
 	if err := layout.WriteFile(c.Layout.PIDFile(), []byte(strconv.Itoa(pid)+"\n"), 0o644); err != nil {
 		return nil, err
 	}
+	var hostMounts *os.File
+	switch {
+	case c.furtherNode():
+		if err := errors.Join(host.MakeMountPoints(true), setHostName(c.Layout.NodeName())); err != nil {
+			return nil, err
+		}
+	case c.State.Options.HasNode():
+		if hostMounts, err = host.HostMounts(); err != nil {
+			return nil, err
+		}
+	}
 	if err := host.Isolate(c.Layout); err != nil {
 		return nil, err
 	}
@@ -107,6 +130,12 @@ func newSupervisor(c Config) (*Supervisor, error) {
 		config: c, plan: component.NewPlan(c.Layout, c.State, c.Machine), reaper: reaper, pids: pids, pid: pid,
 		launcher: &launcher{layout: c.Layout, reaper: reaper, env: environment(c.Layout, c.Machine.Programs)},
 		progress: newProgress(time.Now()), stop: make(chan struct{}), units: map[string]*unit{}, notes: map[string]string{},
+		hostMounts: hostMounts, state: c.State,
+	}
+	if !c.furtherNode() && c.State.Options.HasNode() {
+		for _, n := range c.State.Nodes {
+			s.nodes = append(s.nodes, s.newFurther(n))
+		}
 	}
 	s.tokens = &tokens{layout: c.Layout, life: tokenLife, client: s.client, due: map[string]time.Time{}}
 	l, err := control.Listen(c.Layout.ControlSocket())
@@ -162,9 +191,17 @@ func (s *Supervisor) failed(name string, times int, exit string) {
 	case times == noticed:
 		s.progress.note(fmt.Sprintf("%s has exited %d times (%s) and is restarted. The end of its log:%s", name, times, exit, end))
 	case times == hopeless && name != component.Proxy: // without kube-proxy only services do not work
-		s.giveUp(fmt.Errorf("%s keeps exiting (%s): see `tarn-cluster logs %s --name %s`. The end of its log:%s",
-			name, exit, name, s.config.Layout.Name, end))
+		s.giveUp(fmt.Errorf("%s keeps exiting (%s): see %s. The end of its log:%s", name, exit, s.logsOf(name), end))
 	}
+}
+
+// logsOf is the command that prints the log of a component.
+func (s *Supervisor) logsOf(name string) string {
+	command := fmt.Sprintf("`tarn-cluster logs %s --name %s", name, s.config.Layout.Name)
+	if s.config.furtherNode() {
+		command += " --node " + s.config.Layout.NodeName()
+	}
+	return command + "`"
 }
 
 // runOnce runs a component to its end.
@@ -208,11 +245,13 @@ func (s *Supervisor) Status() control.Status {
 		status.Node = s.config.Layout.NodeName()
 		status.NodeIP = layout.NetOf(s.config.State.Block).Node.String()
 	}
+	status.Nodes = s.nodeStatus()
 	if status.Apps != "" {
 		status.AppsCA = s.config.Layout.PKI("ca.crt")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	status.Frozen = s.frozen
 	for _, name := range s.expected() {
 		c := control.Component{Name: name, State: control.Waiting}
 		if u := s.units[name]; u != nil {
@@ -228,6 +267,9 @@ func (s *Supervisor) Status() control.Status {
 
 // expected lists the components this cluster should have.
 func (s *Supervisor) expected() []string {
+	if s.config.furtherNode() {
+		return component.OfNode(s.config.State.Options)
+	}
 	return component.Of(s.config.State.Options)
 }
 
@@ -241,6 +283,9 @@ func (s *Supervisor) Restart(name string, kill bool) error {
 	u := s.unit(name)
 	if u == nil {
 		return fmt.Errorf("cluster %s runs no component %q: see `tarn-cluster status`", s.config.Layout.Name, name)
+	}
+	if s.isFrozen() {
+		return fmt.Errorf("node %s is frozen: thaw it with `tarn-cluster node thaw %[1]s --name %s` first", s.config.Layout.NodeName(), s.config.Layout.Name)
 	}
 	if kill {
 		return u.restart(syscall.SIGKILL)

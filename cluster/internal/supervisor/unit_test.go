@@ -139,15 +139,17 @@ func TestANodeRecordedAsReadyBeforeACrashDoesNotCount(t *testing.T) {
 		}
 	}
 	notReady := corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}
+	cut := corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}
 	for what, c := range map[string]struct {
 		node *corev1.Node
 		want bool
 	}{
-		"ready since":              {node(corev1.ConditionTrue, began.Truncate(time.Second)), true},
-		"ready from before":        {node(corev1.ConditionTrue, began.Add(-2*time.Second)), false},
-		"not ready":                {node(corev1.ConditionFalse, began.Add(time.Second)), false},
-		"ready, and still tainted": {node(corev1.ConditionTrue, began.Add(time.Second), notReady), false},
-		"no condition at all":      {&corev1.Node{}, false},
+		"ready, and still out of service": {node(corev1.ConditionTrue, began.Add(time.Second), cut), true},
+		"ready since":                     {node(corev1.ConditionTrue, began.Truncate(time.Second)), true},
+		"ready from before":               {node(corev1.ConditionTrue, began.Add(-2*time.Second)), false},
+		"not ready":                       {node(corev1.ConditionFalse, began.Add(time.Second)), false},
+		"ready, and still tainted":        {node(corev1.ConditionTrue, began.Add(time.Second), notReady), false},
+		"no condition at all":             {&corev1.Node{}, false},
 	} {
 		if got := takesPods(c.node, began); got != c.want {
 			t.Errorf("%s: takesPods is %t", what, got)

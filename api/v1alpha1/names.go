@@ -26,6 +26,9 @@ const (
 	// LabelVolume carries the name of the PersistentVolume (and PavVolume) a pod
 	// or PavStage is for, cut to the 63 characters a label value may have.
 	LabelVolume = "tarn.dev/volume"
+	// LabelCapacityNode carries the name of the node that a CSIStorageCapacity is about, cut
+	// like LabelVolume. AnnotationNode has the whole name.
+	LabelCapacityNode = "tarn.dev/capacity-node"
 	// LabelStage carries the uid of the PavStage a staging, node expansion or
 	// unstaging pod is for.
 	LabelStage = "tarn.dev/stage-uid"
@@ -119,13 +122,18 @@ const (
 	AnnotationPlugin = "tarn.dev/plugin"
 	// AnnotationNode is the node a plugin's volume lies on, or is being made on; on
 	// PersistentVolumes, and on claims beside FinalizerInProcess. Absent where the plugin's
-	// volumes lie on no node.
+	// volumes lie on no node. It is also the node that a CSIStorageCapacity is about.
 	AnnotationNode = "tarn.dev/node"
 	// AnnotationPlace is an opaque id of the storage a plugin's volume lies in, or is being
 	// made in, which another storage found at the same address does not have; beside
 	// AnnotationNode, and absent where the plugin knows no such id, or made the volume
 	// before there were any.
 	AnnotationPlace = "tarn.dev/place"
+	// AnnotationCapacityPath is the directory of the node whose free space is the capacity of
+	// a CSIStorageCapacity, less AnnotationCapacityReserve.
+	AnnotationCapacityPath = "tarn.dev/capacity-path"
+	// AnnotationCapacityReserve is what must stay free there, as in spec.nodeCapacity.reserve.
+	AnnotationCapacityReserve = "tarn.dev/capacity-reserve"
 )
 
 // ResultsDriver is the name of Tarn's own CSI driver, whose inline volumes are the

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -152,8 +153,9 @@ func register(mgr ctrl.Manager, flags controllerFlags) error {
 }
 
 // controllerCache returns what the controllers keep in their cache. Of pods and disruption budgets,
-// it holds only those that Tarn has created. Of Apps, and of Deployments and ConfigMaps with their
-// label, it holds a few hundred bytes each. It holds no fields that only API servers read.
+// it holds only those that Tarn has created, and of storage capacities those in Tarn's namespace.
+// Of Apps, and of Deployments and ConfigMaps with their label, it holds a few hundred bytes each. It
+// holds no fields that only API servers read.
 func controllerCache() (cache.Options, error) {
 	ours, err := labels.NewRequirement(tarnv1.LabelStep, selection.Exists, nil)
 	if err != nil {
@@ -164,6 +166,7 @@ func controllerCache() (cache.Options, error) {
 		return cache.Options{}, err
 	}
 	held[&corev1.Pod{}] = cache.ByObject{Label: labels.NewSelector().Add(*ours)}
+	held[&storagev1.CSIStorageCapacity{}] = cache.ByObject{Namespaces: map[string]cache.Config{cli.Namespace: {}}}
 	held[&policyv1.PodDisruptionBudget{}] = cache.ByObject{Label: labels.NewSelector().Add(*ours)}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),

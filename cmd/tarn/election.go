@@ -74,7 +74,7 @@ func (f *electionFlags) apply(o *ctrl.Options) {
 
 // watched are the kinds that each controller watches, besides everyKind.
 var watched = map[string][]client.Object{
-	"accept":    {&pavv1.PavProvisioner{}, &storagev1.CSIDriver{}, &storagev1.CSINode{}},
+	"accept":    {&pavv1.PavProvisioner{}, &storagev1.CSIDriver{}, &storagev1.CSINode{}, &storagev1.CSIStorageCapacity{}, &storagev1.StorageClass{}, &corev1.Node{}},
 	"apps":      append(apps.Watched(), &storagev1.StorageClass{}),
 	"autogrow":  {&corev1.Node{}, &storagev1.StorageClass{}},
 	"expand":    {&pavv1.PavProvisioner{}},

@@ -139,8 +139,8 @@ func (l *linter) knownFields(section string, value any) any {
 // checkValue checks a value against a schema. It supports the parts of JSON schema that Tarn's
 // resources use. It calls bad with each path that is wrong.
 func (l *linter) checkValue(path string, schema *apiextensionsv1.JSONSchemaProps, value any, bad func(string)) {
-	if ptr.Deref(schema.XPreserveUnknownFields, false) {
-		return
+	if ptr.Deref(schema.XPreserveUnknownFields, false) && len(schema.Properties) == 0 {
+		return // anything
 	}
 	if want := schema.Type; value == nil || want != "" && jsonType(value) != want {
 		l.say(levelError, path, "must be %s, not %s", article(want), kindName(value))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -28,6 +29,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/kube"
+	"tarn.dev/tarn/internal/node/capacity"
 	"tarn.dev/tarn/internal/node/driver"
 	"tarn.dev/tarn/internal/node/mounts"
 	"tarn.dev/tarn/internal/node/podend"
@@ -57,21 +59,23 @@ type Agent struct {
 	drivers *driver.Drivers
 	stages  *stages.Stages
 	results *results.Results
+	meter   *capacity.Meter
 	// open is closed once the leftovers of an earlier run are cleared, so that volumes may be
 	// served. served is set when all are.
 	open   chan struct{}
 	served atomic.Bool
 }
 
-// CacheOptions limit the cache to what the agent reads: the stages of its node, and whether
-// provisioners may be used.
+// CacheOptions limit the cache to what the agent reads: the stages and capacities of its node,
+// and whether provisioners may be used.
 func CacheOptions(nodeName string) cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		NewInformer:      kube.SteadyInformer,
 		ByObject: map[client.Object]cache.ByObject{
-			&tarnv1.PavStage{}:      {Field: fields.OneTermEqualSelector(stages.NodeField, nodeName)},
-			&pavv1.PavProvisioner{}: {Transform: stripProvisioner},
+			&tarnv1.PavStage{}:              {Field: fields.OneTermEqualSelector(stages.NodeField, nodeName)},
+			&pavv1.PavProvisioner{}:         {Transform: stripProvisioner},
+			&storagev1.CSIStorageCapacity{}: capacity.CacheOptions(nodeName),
 		},
 	}
 }
@@ -114,8 +118,9 @@ func Register(m manager.Manager, o Options) (*Agent, error) {
 		Writer: m.GetClient(), Live: live, Mounts: table,
 		Folder: filepath.Join(o.StateDir, "results"), KubeletFolder: filepath.Clean(o.KubeletDir),
 	})
+	a.meter = capacity.New(m.GetClient(), m.GetCache(), o.NodeName)
 	a.drivers = driver.New(driver.Config{
-		Volumes: &volumes{stages: a.stages, results: a.results}, Mounts: table,
+		Volumes: &volumes{stages: a.stages, results: a.results, stepEnded: a.meter.StepEnded}, Mounts: table,
 		Folder: filepath.Join(o.StateDir, "drivers"), Registry: filepath.Join(o.KubeletDir, "plugins_registry"),
 		NodeName: o.NodeName, Version: o.Version,
 	})
@@ -127,6 +132,9 @@ func (a *Agent) register(m manager.Manager) error {
 		return err
 	}
 	if err := a.stages.Register(m); err != nil {
+		return err
+	}
+	if err := a.meter.Register(m); err != nil {
 		return err
 	}
 	return builder.ControllerManagedBy(m).

@@ -26,6 +26,8 @@ const (
 type volumes struct {
 	stages  *stages.Stages
 	results *results.Results
+	// stepEnded is called when the pod of a step has ended on the node.
+	stepEnded func()
 }
 
 // Publish implements driver.Volumes.
@@ -83,6 +85,7 @@ func (v *volumes) Expand(ctx context.Context, driver string, request *csi.NodeEx
 func (v *volumes) Unpublish(ctx context.Context, driver string, request *csi.NodeUnpublishVolumeRequest) error {
 	target := filepath.Clean(request.GetTargetPath())
 	if driver == tarnv1.ResultsDriver {
+		defer v.stepEnded()
 		return v.results.Unpublish(ctx, request.GetVolumeId(), target)
 	}
 	return v.stages.Unpublish(ctx, target)

@@ -66,7 +66,7 @@ func Check(p *pavv1.PavProvisioner, n Namespaces) []Problem {
 			problems = append(problems, Problem{Field: joinPath(field, e.Path), Line: e.Line, Column: e.Column, Message: e.Message})
 		}
 	}
-	return append(problems, checkClaims(p)...)
+	return slices.Concat(problems, checkClaims(p), checkCapacity(p))
 }
 
 type rawSection struct {

@@ -58,6 +58,21 @@ type VolumeClaim struct {
 	Template *apiextensionsv1.JSON `json:"template,omitempty"`
 }
 
+// NodeCapacity says where on a node the volumes take their space.
+type NodeCapacity struct {
+	// path is a directory of the node, absolute. What is free in its file system is what
+	// a new volume may take. If it does not exist yet, its nearest parent counts. Templates
+	// know the parameters of the StorageClass as params.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Path string `json:"path"`
+	// reserve is how much must stay free there: a quantity such as 10Gi, or a percentage of
+	// the size of the file system such as 2%.
+	// +kubebuilder:validation:MaxLength=4096
+	// +optional
+	Reserve string `json:"reserve,omitempty"`
+}
+
 // Condition types of a PavProvisioner.
 const (
 	// ConditionAccepted is True when the provisioner can be used: its shape and
@@ -113,6 +128,13 @@ type PavProvisionerSpec struct {
 	// +listMapKey=name
 	// +optional
 	Claims []VolumeClaim `json:"claims,omitempty"`
+
+	// nodeCapacity has the node agents measure how much is free for volumes with topology
+	// Node, so that the scheduler selects a node with room. Without it, a creation that
+	// fails gives the choice back to the scheduler.
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +optional
+	NodeCapacity *NodeCapacity `json:"nodeCapacity,omitempty"`
 
 	// volumeValidation restricts which claims are served, by volumeModes, accessModes,
 	// minCapacity and maxCapacity. If the pod of its podTemplate fails, the claim is

@@ -3,7 +3,9 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -296,6 +298,9 @@ func (s *story) waitsForPod(c *claimView) {
 	}
 	for _, pod := range waiting {
 		if asked := s.view.Asked; asked == (Object{Pod, pod.Namespace, pod.Name}) && pod.Spec.NodeName == "" {
+			if look(pod).stuck() && s.noRoom(c) {
+				return
+			}
 			s.fine = "a volume that is made when the pod is placed" // what blocks the pod is reported with the pod
 			s.nearestFor(c, look(pod))
 			return
@@ -318,11 +323,53 @@ func (s *story) waitsForPod(c *claimView) {
 	case t.stuck():
 		link.Next = "when the scheduler finds a node; it retries after each change of a node, a volume or a claim"
 		s.blame("%s, which uses it, is not scheduled: %s", o, t.Message)
+		s.noRoom(c)
 	default:
 		link.Next = "when the scheduler has placed the pod"
 		s.awaits("%s, which uses it, is not scheduled yet", o)
 	}
 	s.nearestFor(c, t)
+}
+
+// noRoom says whether no node has room for the claim, and then blames that. It also reports what is
+// free if that is so on some nodes.
+func (s *story) noRoom(c *claimView) bool {
+	asks := volume.Request(c.Claim)
+	enough := func(f freeOn) bool { return f.Bytes >= volume.Bytes(asks) }
+	if len(c.Free) == 0 || !slices.ContainsFunc(c.Free, func(f freeOn) bool { return !enough(f) }) {
+		return false
+	}
+	var nodes []string
+	for _, f := range firstFew(c.Free) {
+		much := rounded(f.Bytes)
+		if f.Bytes == math.MaxInt64 {
+			much = "not measured"
+		}
+		nodes = append(nodes, much+" on node "+f.Node)
+	}
+	if more := len(c.Free) - len(nodes); more > 0 {
+		nodes = append(nodes, fmt.Sprintf("less on %d more", more))
+	}
+	link := s.add(Link{Object: Object{Kind: storageClass, Name: c.Class.Name}, State: "measured", Message: "free for its volumes: " + strings.Join(nodes, ", ")})
+	if slices.ContainsFunc(c.Free, enough) {
+		return false
+	}
+	link.Next = "when a node has room, which is measured once a minute, or when the claim is created again with a smaller request"
+	s.blame("no node has the %s free that it asks for: class %s has %s", asks.String(), c.Class.Name, nodes[0])
+	return true
+}
+
+// rounded is a size to read, rounded down to a tenth of its unit.
+func rounded(bytes int64) string {
+	units := []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}
+	unit, of := 0, int64(1)
+	for unit < len(units)-1 && bytes/of >= 1024 {
+		unit, of = unit+1, of*1024
+	}
+	if tenth := bytes % of / (of/10 + 1); unit > 0 && tenth > 0 {
+		return fmt.Sprintf("%d.%d%s", bytes/of, tenth, units[unit])
+	}
+	return fmt.Sprintf("%d%s", bytes/of, units[unit])
 }
 
 // unplaced says how far a pod is from being scheduled. The claim needs only one of its pods, so the

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -102,6 +103,14 @@ func TestAPendingClaimWithoutAProvisionerAtWorkSaysWhatIsMissing(t *testing.T) {
 		{"waiting for a pod", late(), "its class waits for a pod that uses it, and there is none", "when a pod that uses the claim is created", ""},
 		{"waiting for a pod nobody can place", with(late(), func(w *world) { w.claimView.Users = []user{{Pod: somePod("shop", "web", unscheduled)}} }),
 			"pod shop/web, which uses it, is not scheduled: 0/1 nodes fit", "when the scheduler finds a node", ""},
+		{"waiting for a pod that has room nowhere", with(late(), func(w *world) {
+			w.claimView.Users = []user{{Pod: somePod("shop", "web", unscheduled)}}
+			w.claimView.Free = []freeOn{{"n2", 1 << 30 * 9 / 10}, {"n1", 0}}
+		}), "no node has the 1Gi free that it asks for: class gold has 921.5Mi on node n2", "when a node has room", ""},
+		{"waiting for a pod that has room on some nodes", with(late(), func(w *world) {
+			w.claimView.Users = []user{{Pod: somePod("shop", "web", unscheduled)}}
+			w.claimView.Free = []freeOn{{"n3", math.MaxInt64}, {"n1", 0}}
+		}), "pod shop/web, which uses it, is not scheduled: 0/1 nodes fit", "", ""},
 		{"waiting for a pod that is held back", with(late(), func(w *world) {
 			w.claimView.Users = []user{{Pod: somePod("shop", "web", unscheduled, func(p *corev1.Pod) { p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated })}}
 		}), "is held back by scheduling gates", "when its scheduling gates are removed", ""},

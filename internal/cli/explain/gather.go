@@ -14,6 +14,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
@@ -197,7 +198,29 @@ func (g *gatherer) claim(ctx context.Context, claim *corev1.PersistentVolumeClai
 	}
 	c.Volume = g.volume(ctx, name, provisionerOf(claim, c.Class))
 	c.Nearest = g.nearest(ctx, c)
+	c.Free = g.free(ctx, c)
 	return c
+}
+
+// free reads what is free on the nodes for a claim that waits for the scheduler. Users of claims
+// may seldom read it, so it is not reported if it cannot be read.
+func (g *gatherer) free(ctx context.Context, c *claimView) []freeOn {
+	driver := c.Volume.Driver
+	if driver == nil || !ptr.Deref(driver.Spec.StorageCapacity, false) || c.Claim.Spec.VolumeName != "" || !waitsForPod(c.Class) {
+		return nil
+	}
+	var list storagev1.CSIStorageCapacityList
+	if err := g.Client.List(ctx, &list, client.InNamespace(tarnv1.SystemNamespace), client.MatchingLabels{tarnv1.LabelProvisioner: driver.Name}); err != nil {
+		return nil
+	}
+	var found []freeOn
+	for i := range list.Items {
+		if o := &list.Items[i]; o.StorageClassName == c.Class.Name && o.Capacity != nil {
+			found = append(found, freeOn{o.Annotations[tarnv1.AnnotationNode], o.Capacity.Value()})
+		}
+	}
+	slices.SortFunc(found, func(a, b freeOn) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Node, b.Node)) })
+	return found
 }
 
 func (g *gatherer) volumes(ctx context.Context) []corev1.PersistentVolume {

@@ -68,12 +68,21 @@ type claimView struct {
 	Nearest *volumeView
 	// Provisioners are all PavProvisioners, read if the claim has no volume.
 	Provisioners []pavv1.PavProvisioner
+	// Free is what is free for the class on each node, as Tarn's node agents have measured it. It is
+	// read while the scheduler compares the claim with it.
+	Free []freeOn
 	// Users are the pods of its namespace that name the claim.
 	Users []user
 	// Events are the Events about the claim, newest last.
 	Events []corev1.Event
 	// Volume is the volume that the claim has or will get.
 	Volume *volumeView
+}
+
+// freeOn is how many bytes are free on a node.
+type freeOn struct {
+	Node  string
+	Bytes int64
 }
 
 // user is a pod that uses a claim, and what would create it again.

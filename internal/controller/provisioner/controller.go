@@ -2,8 +2,11 @@
 // keeps the CSIDriver object of that name. It removes the finalizer of a deleted provisioner
 // once nothing needs the provisioner any more.
 //
-// The controller creates no volume and no pod, and evaluates no template. It reads what the
-// other controllers have recorded, and they read its condition Accepted.
+// For spec.nodeCapacity it keeps the CSIStorageCapacity objects, which node agents fill in.
+//
+// The controller creates no volume and no pod. The only templates that it evaluates are those of
+// spec.nodeCapacity. It reads what the other controllers have recorded, and they read its condition
+// Accepted.
 package provisioner
 
 import (
@@ -76,6 +79,9 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Watches(&tarnv1.PavVolume{}, soon(ofRecord)).
 		Watches(&tarnv1.PavStage{}, soon(ofStage)).
 		Watches(&corev1.PersistentVolume{}, soon(ofVolume)).
+		Watches(&storagev1.CSIStorageCapacity{}, soon(ofCapacity)).
+		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(ofClass)).
+		Watches(&corev1.Node{}, kube.Soon(gatherTime, r.measured)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		Complete(r)
 }

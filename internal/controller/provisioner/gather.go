@@ -74,6 +74,10 @@ type View struct {
 	// Volumes are the PersistentVolumes of Records in phase Created, by name. They are read
 	// only while the provisioner is being deleted.
 	Volumes map[string]*corev1.PersistentVolume
+	// Capacities are the CSIStorageCapacity objects of the provisioner, and Rooms are those that
+	// spec.nodeCapacity asks for.
+	Capacities []storagev1.CSIStorageCapacity
+	Rooms      []room
 	// Live means that Records, Stages and Volumes come from the API server. What is missing
 	// there does not exist.
 	Live bool
@@ -106,6 +110,9 @@ func (r *Reconciler) gather(ctx context.Context, name string) (View, error) {
 	v.Nodes = int32(len(nodes.Items)) //nolint:gosec // a cluster has no 2^31 nodes
 	cached := []client.ListOption{client.MatchingFields{byProvisioner: name}, client.UnsafeDisableDeepCopy}
 	if err := readUsers(ctx, r.client, &v, cached...); err != nil {
+		return View{}, err
+	}
+	if err := r.gatherCapacity(ctx, &v); err != nil {
 		return View{}, err
 	}
 	if mayGo(v) {

@@ -10,13 +10,16 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -46,6 +49,9 @@ func newServer(t *testing.T) *server {
 	mgr, err := kube.NewManager(restConfig, ctrl.Options{
 		Scheme: kube.Scheme(), Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&storagev1.CSIStorageCapacity{}: {Namespaces: map[string]cache.Config{tarnv1.SystemNamespace: {}}}, // it may list no others
+		}},
 	})
 	s.must(err)
 	s.must(Register(mgr, Options{}))
@@ -241,5 +247,62 @@ func TestAProvisionerInUseStaysUntilItsLastUserIsGone(t *testing.T) {
 	s.must(s.client.Delete(s.ctx, record))
 	eventually(s, p, condition("Accepted", "False", ReasonDeleting, "waiting for the deletion of PavStage accept-used"))
 	s.must(s.client.Delete(s.ctx, stage))
+	eventually(s, p, isGone)
+}
+
+func TestCapacitiesExistForNodesAndClassesOnARealAPIServer(t *testing.T) {
+	s := newServer(t)
+	s.must(client.IgnoreAlreadyExists(s.client.Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tarnv1.SystemNamespace}})))
+	machine, gold := machine("accept-n1", "accept-n1"), class("accept-gold", "accept-room", late, "/gold")
+	s.must(s.client.Create(s.ctx, machine))
+	s.must(s.client.Create(s.ctx, gold))
+	t.Cleanup(func() {
+		_, _ = s.client.Delete(context.Background(), gold), s.client.Delete(context.Background(), machine)
+	})
+	p := s.provisioner("accept-room", rightStaging, func(p *pavv1.PavProvisioner) {
+		p.Spec.Topology, p.Spec.NodeCapacity = pavv1.TopologyNode, &pavv1.NodeCapacity{Path: "{{ params.folder }}", Reserve: "1Gi"}
+	})
+	one := room{class: gold.Name, node: machine.Name, hostname: machine.Name}.object(p)
+	there := func(c *storagev1.CSIStorageCapacity, gone bool) string {
+		if gone || c.StorageClassName != gold.Name || c.Annotations[tarnv1.AnnotationCapacityPath] != "/gold" || c.Annotations[tarnv1.AnnotationCapacityReserve] != "1Gi" {
+			return fmt.Sprintf("the capacity (gone: %t) is %+v", gone, c)
+		}
+		return ""
+	}
+	eventually(s, one, there)
+	driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: p.Name}}
+	says := func(want bool) func(*storagev1.CSIDriver, bool) string {
+		return func(d *storagev1.CSIDriver, gone bool) string {
+			if gone || ptr.Deref(d.Spec.StorageCapacity, false) != want {
+				return fmt.Sprintf("the driver (gone: %t) is %+v, want storageCapacity %t", gone, d.Spec, want)
+			}
+			return ""
+		}
+	}
+	eventually(s, driver, says(true))
+
+	// The agent's write is kept, and a deleted object comes back.
+	measured := one.DeepCopy()
+	measured.Capacity = resource.NewQuantity(7, resource.BinarySI)
+	s.must(s.client.Patch(s.ctx, measured, client.MergeFrom(one)))
+	s.must(s.client.Delete(s.ctx, one))
+	old := one.UID
+	eventually(s, one, func(c *storagev1.CSIStorageCapacity, gone bool) string {
+		if gone || c.UID == old {
+			return "it has not been made again"
+		}
+		return there(c, gone)
+	})
+	s.must(s.client.Delete(s.ctx, gold))
+	eventually(s, one, isGone)
+	s.must(s.client.Create(s.ctx, class(gold.Name, p.Name, late, "/gold")))
+	eventually(s, one, there)
+	s.must(s.client.Get(s.ctx, client.ObjectKeyFromObject(p), p))
+	without := p.DeepCopy()
+	without.Spec.NodeCapacity = nil
+	s.must(s.client.Patch(s.ctx, without, client.MergeFrom(p)))
+	eventually(s, one, isGone)
+	eventually(s, driver, says(false))
+	s.must(s.client.Delete(s.ctx, p))
 	eventually(s, p, isGone)
 }

@@ -36,6 +36,9 @@ const (
 	ReasonDeleting = "Deleting"
 	// ReasonRegistered: at least one node serves the driver.
 	ReasonRegistered = "Registered"
+	// ReasonCapacityInvalid: spec.nodeCapacity cannot be evaluated for a StorageClass. Correct the
+	// template, or the parameters of the class. Until then no node is avoided for that class.
+	ReasonCapacityInvalid = "CapacityInvalid"
 	// ReasonNoNode: no node serves the driver. See whether the node agents run.
 	ReasonNoNode = "NoNode"
 )
@@ -77,7 +80,8 @@ func plan(v View, now time.Time) Plan {
 	if !holding(v.Provisioner) {
 		actions = append(actions, action.AddFinalizer{Object: v.Provisioner, Name: tarnv1.FinalizerProvisioner})
 	}
-	actions = append(actions, planDriver(v)...)
+	// A driver that says storageCapacity needs an object for each node and class.
+	actions = slices.Concat(actions, planRooms(v), planDriver(v), planSurplus(v))
 	return Plan{Actions: append(actions, report(v, accepted(v), now)...)}
 }
 
@@ -201,6 +205,9 @@ func joining(vol *corev1.PersistentVolume) bool {
 // creates none for a provisioner that was never valid.
 func planDriver(v View) []action.Action {
 	want := wantDriver(v.Provisioner)
+	if v.Driver != nil && len(v.Problems) > 0 {
+		want.Spec.StorageCapacity = v.Driver.Spec.StorageCapacity
+	}
 	switch {
 	case v.Driver == nil && len(v.Problems) > 0:
 		return nil
@@ -222,11 +229,9 @@ func planDriver(v View) []action.Action {
 func wantDriver(p *pavv1.PavProvisioner) *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:   p.Name,
-			Labels: map[string]string{tarnv1.LabelProvisioner: p.Name},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: pavv1.GroupVersion.String(), Kind: "PavProvisioner", Name: p.Name, UID: p.UID, Controller: ptr.To(true),
-			}},
+			Name:            p.Name,
+			Labels:          map[string]string{tarnv1.LabelProvisioner: p.Name},
+			OwnerReferences: []metav1.OwnerReference{ownerOf(p)},
 		},
 		Spec: storagev1.CSIDriverSpec{
 			AttachRequired:       ptr.To(false),
@@ -234,6 +239,7 @@ func wantDriver(p *pavv1.PavProvisioner) *storagev1.CSIDriver {
 			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
 			FSGroupPolicy:        ptr.To(storagev1.FileFSGroupPolicy),
 			RequiresRepublish:    ptr.To(false),
+			StorageCapacity:      ptr.To(p.Spec.NodeCapacity != nil),
 		},
 	}
 }
@@ -247,8 +253,12 @@ func driverIsOurs(p *pavv1.PavProvisioner, d *storagev1.CSIDriver) bool {
 // nameTaken reports whether the provisioner's name belongs to a foreign CSIDriver.
 func nameTaken(v View) bool { return v.Driver != nil && !driverIsOurs(v.Provisioner, v.Driver) }
 
-func ownedBy(d *storagev1.CSIDriver, p *pavv1.PavProvisioner) bool {
-	return slices.ContainsFunc(d.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == p.UID })
+func ownerOf(p *pavv1.PavProvisioner) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: pavv1.GroupVersion.String(), Kind: "PavProvisioner", Name: p.Name, UID: p.UID, Controller: ptr.To(true)}
+}
+
+func ownedBy(o metav1.Object, p *pavv1.PavProvisioner) bool {
+	return slices.ContainsFunc(o.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == p.UID })
 }
 
 // mendDriver returns the corrected driver, nil if it is correct. A field that the API server
@@ -272,8 +282,8 @@ func mendDriver(d, want *storagev1.CSIDriver) *storagev1.CSIDriver {
 	if ptr.Deref(s.SELinuxMount, false) {
 		s.SELinuxMount = ptr.To(false)
 	}
-	if ptr.Deref(s.StorageCapacity, false) {
-		s.StorageCapacity = ptr.To(false)
+	if wanted := ptr.Deref(want.Spec.StorageCapacity, false); ptr.Deref(s.StorageCapacity, false) != wanted {
+		s.StorageCapacity = ptr.To(wanted)
 	}
 	if equality.Semantic.DeepEqual(d, mended) {
 		return nil

@@ -5,7 +5,9 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -225,4 +227,81 @@ func TestANodeWhereNoVolumeCanBeMadeIsGivenBackToTheScheduler(t *testing.T) {
 		t.Errorf("what the first attempt may have made was undone on %q, want %q", where, node.Name)
 	}
 	s.tiedTo(s.bound(claim), node)
+}
+
+// memoryDisk mounts a file system of a size on a directory of the node, and gives a function that changes
+// the size.
+func (s *scenario) memoryDisk(size string) (dir string, resize func(size string)) {
+	s.t.Helper()
+	dir = s.t.TempDir()
+	kubelet, err := suite.machine.kubelet()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	there := func(args ...string) {
+		s.t.Helper()
+		args = append([]string{"--target", strconv.Itoa(kubelet), "--mount", "--pid", "--"}, args...) // umount reads /proc
+		if out, err := exec.CommandContext(context.Background(), "nsenter", args...).CombinedOutput(); err != nil {
+			s.t.Fatalf("nsenter %q: %v: %s", args, err, out)
+		}
+	}
+	there("mount", "-t", "tmpfs", "-o", "size="+size, "tmpfs", dir)
+	s.t.Cleanup(func() { there("umount", "--lazy", dir) }) // pods may still have it
+	return dir, func(size string) { s.t.Helper(); there("mount", "-o", "remount,size="+size, dir) }
+}
+
+func TestAFullNodeIsNotSelectedUntilItHasRoomAgain(t *testing.T) {
+	t.Parallel()
+	s := begin(t, "full-node")
+	s.needsThisMachine()
+	pool, resize := s.memoryDisk("64m")
+	s.tied(fields{
+		"nodeCapacity": fields{"path": "{{ params.pool }}/volumes", "reserve": "25%"},
+		// The first attempt for the large claim finds that another was faster.
+		"volumeCreation": script{hostDir: pool, text: `{% if requestedMinCapacity > 64 * 1024 * 1024 %}
+			if mkdir /host/tried; then echo "no room any more" > /pav/error; exit 1; fi
+			{% endif %}`}.section(asRequested),
+		"volumeStaging": greeting,
+	}, func(class *storagev1.StorageClass) {
+		waitsForPods(class)
+		class.Parameters = map[string]string{"pool": pool}
+	})
+	of := func(request string) func(*corev1.PersistentVolumeClaim) {
+		return func(claim *corev1.PersistentVolumeClaim) { claim.Spec.Resources.Requests = size(request) }
+	}
+	node := s.aNode()
+	free := &storagev1.CSIStorageCapacity{}
+	s.await("48Mi to be measured", func() (bool, string) {
+		var list storagev1.CSIStorageCapacityList
+		if err := suite.live.List(s.ctx, &list, client.MatchingLabels{tarn.LabelProvisioner: s.name}); err != nil || len(list.Items) != 1 {
+			return false, fmt.Sprintf("there are %d CSIStorageCapacities (%v)", len(list.Items), err)
+		}
+		free = &list.Items[0]
+		return free.Capacity.Value() == 48<<20, "it is " + free.Capacity.String()
+	})
+
+	large := s.claimWith("large", of("100Mi"))
+	choices := s.choices(large)
+	pod := s.consumer("large", large.Name, "grep -x hello /data/greeting")
+	s.told(pod, "FailedScheduling", "node(s) did not have enough free storage")
+	want := "no node has the 100Mi free that it asks for: class " + s.name + " has 48Mi on node " + node.Name
+	s.explains("claim", s.name+"/large", want)
+	s.explains("pod", s.name+"/large", want)
+	if got := choices(); !slices.Equal(got, []string{""}) {
+		t.Errorf("the full node was selected: %q", got)
+	}
+
+	// The end of any step on the node shows that there is room.
+	resize("256m")
+	small := s.consumer("small", s.claimWith("small", of("1Mi")).Name, "grep -x hello /data/greeting")
+	s.succeeded(small)
+	s.succeeded(pod)
+	s.told(large, "ProvisioningFailed", "no room any more")
+	s.tiedTo(s.bound(large), node)
+
+	// A class that is gone has no room anywhere.
+	s.remove(pod)
+	s.remove(small)
+	s.remove(&storagev1.StorageClass{ObjectMeta: named(s.name)})
+	s.gone(free)
 }

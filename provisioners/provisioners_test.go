@@ -125,14 +125,14 @@ func TestTheExampleOfAReadyProvisionerClaimsAVolumeOfItsClassAndUsesIt(t *testin
 }
 
 // parameter is how a template reads a parameter of the class.
-var parameter = regexp.MustCompile(`params(?:\.get\(|\.|\[)['"]?([A-Za-z0-9./-]+)`)
+var parameter = regexp.MustCompile(`params(?:(?:\.get\(|\[)['"]([^'"]+)|\.(\w+))`)
 
 func TestTheReadmeOfAReadyProvisionerNamesEachParameterThatItsTemplateReads(t *testing.T) {
 	each(t, func(t *testing.T, name string) {
 		template, readme := text(t, name, "provisioner.yaml"), text(t, name, "README.md")
 		comment, _, _ := strings.Cut(template, "apiVersion:")
 		for _, found := range parameter.FindAllStringSubmatch(template, -1) {
-			if p := found[1]; !strings.Contains(readme, "`"+p+"`") || !strings.Contains(comment, "#   "+p+" ") {
+			if p := found[1] + found[2]; !strings.Contains(readme, "`"+p+"`") || !strings.Contains(comment, "#   "+p+" ") {
 				t.Errorf("parameter %s is read, but not explained in README.md and in the comment on top of provisioner.yaml", p)
 			}
 		}

@@ -249,7 +249,7 @@ func TestRenderHoldsAVolumeWrittenByHandAgainstTheValidation(t *testing.T) {
 		"spec: {capacity: {storage: %s}, accessModes: [ReadWriteMany], csi: {driver: bucket, volumeHandle: b7, volumeAttributes: {shared: 'yes'}}}\n"
 	for size, want := range map[string]string{
 		"1Ti": "# spec.volumeValidation has no podTemplate: no pod is run",
-		"2Ti": `PersistentVolume "pv-7": spec.capacity.storage is 2199023255552 bytes, PavProvisioner "bucket" has 1099511627776 in spec.volumeValidation.maxCapacity`,
+		"2Ti": `PersistentVolume "pv-7": spec.capacity.storage is 2Ti, PavProvisioner "bucket" has 1Ti in spec.volumeValidation.maxCapacity`,
 	} {
 		file := writeFile(t, "volume.yaml", fmt.Sprintf(volume, size))
 		out, errOut, status := run(t, "", "pav", "render", testFile("bucket.yaml"), "--section", "validation", "--claim", testFile("claim.yaml"), "--volume", file)

@@ -155,7 +155,7 @@ func TestAVolumeGrowsUnderAPodThatGoesOnWriting(t *testing.T) {
 
 	// An unused volume grows on the node of its next consumer.
 	s.ask(claim, "96Mi")
-	s.told(claim, "FileSystemResizeRequired", "100663296")
+	s.told(claim, "FileSystemResizeRequired", "96Mi")
 	s.succeeded(s.consumer("next", claim.Name, `test $(df -k /data | tail -1 | awk '{print $2}') -gt 80000`))
 	s.sized(s.resizedTo(claim, "96Mi"), "96Mi")
 }

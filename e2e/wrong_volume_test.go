@@ -60,7 +60,7 @@ func TestAVolumeThatIsNotWhatItHasToBeIsToldAndNotHandedOut(t *testing.T) {
 		{"file", nil, "/pav/volume is neither a directory nor a block device"},
 		{"file-for-device", &block, "/pav/volume is neither a directory nor a block device"},
 		{"directory-for-device", &block, "/pav/volume is a directory, but volumeMode is Block"},
-		{"size", &block, "/pav/volume is a block device of 4194304 bytes, but the volume's capacity is 8388608 bytes"},
+		{"size", &block, "/pav/volume is a block device of 4Mi, but the volume's capacity is 8Mi"},
 	}
 	pods := map[string]*corev1.Pod{}
 	for _, c := range cases { // in parallel, because each mostly waits

@@ -29,9 +29,10 @@ var logs = []string{"../.tarn/asked/e2e/*.log", "../.tarn/asked/addon/*.log"}
 // seldom are the rights that the suites do not use in each run, with the case in which each is
 // needed.
 var seldom = map[string]string{
-	"tarn-stats: get nodes/stats":                       "kubelets are asked, which ask the API server in their own name",
-	"tarn-controller: update csidrivers.storage.k8s.io": "a provisioner has got a section that its driver must tell of, or somebody has edited the driver",
-	"tarn-node: list persistentvolumes":                 "the path that the kubelet gives does not lead to a volume of that handle",
+	"tarn-stats: get nodes/stats":                                               "kubelets are asked, which ask the API server in their own name",
+	"tarn-controller: update csidrivers.storage.k8s.io":                         "a provisioner has got a section that its driver must tell of, or somebody has edited the driver",
+	"tarn-controller in tarn-system: patch csistoragecapacities.storage.k8s.io": "a class is made again with another directory, or a provisioner gets another nodeCapacity",
+	"tarn-node: list persistentvolumes":                                         "the path that the kubelet gives does not lead to a volume of that handle",
 }
 
 // request holds the fields read of an audit.k8s.io/v1 Event.

@@ -51,6 +51,8 @@ type readyProvisioner struct {
 	Topology string `json:"topology"`
 	// Installed says whether the cluster has a PavProvisioner of the name; nil if that is unknown.
 	Installed *bool `json:"installed,omitempty"`
+	// Classes are the cluster's StorageClasses of the provisioner.
+	Classes []string `json:"classes,omitempty"`
 }
 
 func newProvisionerListCommand() *cobra.Command {
@@ -64,12 +66,12 @@ func newProvisionerListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			installed, err := to.installed(cmd.Context())
+			installed, classes, err := to.installed(cmd.Context())
 			if err != nil {
 				cmd.PrintErrf("what the cluster has is unknown: %v\n", err)
 			} else {
 				for i := range list {
-					list[i].Installed = ptr.To(installed[list[i].Name])
+					list[i].Installed, list[i].Classes = ptr.To(installed[list[i].Name]), classes[list[i].Name]
 				}
 			}
 			return output.print(cmd.OutOrStdout(), list, func(w io.Writer) error { return printReadyProvisioners(w, list) })
@@ -116,23 +118,31 @@ var shortModes = map[corev1.PersistentVolumeAccessMode]string{
 // listTime is how long the list waits for the cluster.
 const listTime = 5 * time.Second
 
-// installed returns the names of the cluster's PavProvisioners.
-func (c connection) installed(ctx context.Context) (map[string]bool, error) {
+// installed returns the names of the cluster's PavProvisioners, and of the classes by provisioner.
+func (c connection) installed(ctx context.Context) (found map[string]bool, classes map[string][]string, err error) {
 	live, err := c.client()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	all := &pavv1.PavProvisionerList{}
 	if err := live.List(ctx, all); err != nil && !meta.IsNoMatchError(err) { // a cluster without Tarn has none
-		return nil, err
+		return nil, nil, err
 	}
-	found := map[string]bool{}
+	every := &storagev1.StorageClassList{}
+	if err := live.List(ctx, every); err != nil {
+		return nil, nil, err
+	}
+	found, classes = map[string]bool{}, map[string][]string{}
 	for i := range all.Items {
 		found[all.Items[i].Name] = true
 	}
-	return found, nil
+	for i := range every.Items {
+		of := every.Items[i].Provisioner
+		classes[of] = append(classes[of], every.Items[i].Name)
+	}
+	return found, classes, nil
 }
 
 // usedOn says where a volume can be used, by the provisioner's topology.
@@ -140,7 +150,7 @@ var usedOn = map[string]string{"Cluster": "any node", "Node": "its node", "Claim
 
 func printReadyProvisioners(w io.Writer, list []readyProvisioner) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tACCESS\tGROWS\tUSED ON\tINSTALLED\tA VOLUME IS")
+	fmt.Fprintln(table, "NAME\tACCESS\tGROWS\tUSED ON\tINSTALLED\tCLASSES\tA VOLUME IS")
 	yes := func(is bool) string {
 		if is {
 			return "yes"
@@ -148,11 +158,11 @@ func printReadyProvisioners(w io.Writer, list []readyProvisioner) error {
 		return "no"
 	}
 	for _, p := range list {
-		installed := "-"
+		installed, classes := "-", "-"
 		if p.Installed != nil {
-			installed = yes(*p.Installed)
+			installed, classes = yes(*p.Installed), cmp.Or(strings.Join(p.Classes, ","), "none")
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, p.AccessModes, yes(p.Grows), cmp.Or(usedOn[p.Topology], p.Topology), installed, p.Volume)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, p.AccessModes, yes(p.Grows), cmp.Or(usedOn[p.Topology], p.Topology), installed, classes, p.Volume)
 	}
 	return table.Flush()
 }
@@ -239,6 +249,11 @@ func newProvisionerInstallCommand() *cobra.Command {
 					return err
 				}
 			}
+			for _, name := range slices.Sorted(maps.Keys(ready)) {
+				if err := warnBelow(ctx, cmd, c, ready[name][1]); err != nil {
+					return err
+				}
+			}
 			return nil
 		},
 		ValidArgsFunction: completeReady(len(provisioners.Names())),
@@ -321,6 +336,24 @@ func awaitAccepted(ctx context.Context, c client.WithWatch, name string) error {
 		return timeoutError{err}
 	}
 	return err
+}
+
+// warnBelow warns if the class over which volumes of a class lie does not exist.
+func warnBelow(ctx context.Context, cmd *cobra.Command, c client.Reader, class *unstructured.Unstructured) error {
+	below, _, _ := unstructured.NestedString(class.Object, "parameters", "backingClass")
+	if below == "" {
+		return nil
+	}
+	err := c.Get(ctx, client.ObjectKey{Name: below}, &storagev1.StorageClass{})
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	remedy := "create it"
+	if slices.Contains(provisioners.Names(), below) {
+		remedy = "run: tarn provisioner install " + below
+	}
+	cmd.PrintErrf("warning: StorageClass %s, over which volumes of class %s lie, does not exist; %s\n", below, class.GetName(), remedy)
+	return nil
 }
 
 // tellNext prints what an administrator does after a provisioner was installed.

@@ -60,7 +60,7 @@ func TestAReadyProvisionerIsInstalledWithItsClassAndAcceptedOrItIsSaidWhyNot(t *
 		}
 	}
 	list := does(0, "INSTALLED", "provisioner", "list")
-	if cells := strings.Join(strings.Fields(list), " "); !strings.Contains(cells, "xfs RWO,RWOP yes its node yes") || !strings.Contains(cells, "shared any yes any node no") {
+	if cells := strings.Join(strings.Fields(list), " "); !strings.Contains(cells, "xfs RWO,RWOP yes its node yes xfs") || !strings.Contains(cells, "shared any yes any node no none") {
 		t.Errorf("the list says\n%s", list)
 	}
 

@@ -88,7 +88,11 @@ func path(v *volumeView) string {
 	case v.Provisioner != nil && v.Record == nil:
 		return class + ", written by hand, staged by PavProvisioner " + v.Provisioner.Name
 	case v.Record != nil:
-		return class + ", PavProvisioner " + v.Record.Spec.Provisioner.Name
+		over := ""
+		for _, made := range v.Record.Status.Claims {
+			over += fmt.Sprintf(", over claim %s/%s", made.Namespace, made.Name)
+		}
+		return class + ", PavProvisioner " + v.Record.Spec.Provisioner.Name + over
 	case v.Volume.Annotations[volume.AnnProvisionedBy] != "":
 		return class + ", made by " + v.Volume.Annotations[volume.AnnProvisionedBy]
 	case v.Volume.Spec.CSI != nil:

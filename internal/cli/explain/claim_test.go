@@ -205,6 +205,13 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		{"validation has refused it", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepValidation, "shelf 7 is full").step(tarnv1.StepValidation),
 			"PavProvisioner gold rejects it, attempt 3: shelf 7 is full", "attempt 4 in 30s, at 03:04:35Z", "kubectl delete pavvolume pvc-claim-uid"},
 		{"creation has failed", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no disk"), "its volume could not be made, attempt 3: no disk", "attempt 4 in 30s", "kubectl delete pavvolume pvc-claim-uid"},
+		{"creation finds no room", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no room for 2Gi: 1Gi of the pool is free"), "no room for 2Gi", "when the claim is created again with a smaller size, or there is more room", "kubectl delete pavvolume"},
+		{"creation says which parameter of the class is wrong", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "lower tier in the class"), "lower tier", "attempt 4 in 30s",
+			`kubectl get storageclass gold -o yaml | kubectl patch --local -f - --type=merge -o yaml -p '{"parameters":{"tier":"VALUE"}}' | kubectl replace --force -f -`},
+		{"the creation pod lacks a Secret", newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, waits("CreateContainerConfigError", `secret "bucket" not found`), deadline(7200), func(pod *corev1.Pod) {
+			from := &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "bucket"}, Key: "id"}
+			pod.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: from}}}}}
+		}), `secret "bucket" not found`, "when Secret default/bucket exists", "kubectl -n default create secret generic bucket --from-literal=id=VALUE"},
 		{"creation is tried again", newWorld().recorded(tarnv1.VolumeCreating).failed(tarnv1.StepCreation, "no disk").step(tarnv1.StepCreation, runs, deadline(7200)), "attempt 2 failed: no disk; now the creation pod", "when it ends", ""},
 		{"the creation pod is not scheduled", newWorld().recorded(tarnv1.VolumeCreating).step(tarnv1.StepCreation, unscheduled, deadline(7200)),
 			"the creation pod default/pav-creation is not scheduled: 0/1 nodes fit", "it times out in 60m", "kubectl edit pavprovisioner gold && kubectl -n default delete pod pav-creation"},
@@ -236,6 +243,11 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 			"attempt 3 failed: no disk; now Tarn is removing what an attempt may have left, attempt 3", "", ""},
 		{"an attempt is undone by a pod that starts", with(newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepCreation, "no disk").step(tarnv1.StepDeletion, waits("ContainerCreating", ""), deadline(7200)), func(w *world) { w.record.Status.NextDeletionTime = nil }),
 			"attempt 3 failed: no disk; now the deletion pod default/pav-deletion is starting", "when its containers start", ""},
+		{"an attempt is undone by a pod that has just ended", with(newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepCreation, "no disk").step(tarnv1.StepDeletion, deadline(7200), func(pod *corev1.Pod) {
+			pod.Status.Phase = corev1.PodRunning
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}}}
+		}), func(w *world) { w.record.Status.NextDeletionTime = nil }),
+			"now the deletion pod default/pav-deletion has ended, and the kubelet has not reported how", "when the kubelet has reported how it ended", ""},
 		{"an attempt after a failed one was given up", with(newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepCreation, "no disk").provisioned("ClaimGone", "the claim was deleted"), func(w *world) { w.record.Status.NextDeletionTime = nil }),
 			"claim shop/data is Pending: Tarn is removing what an attempt may have left, attempt 3", "", ""},
 		{"undoing fails", newWorld().recorded(tarnv1.VolumeUndoing).failed(tarnv1.StepDeletion, "still busy"), "its storage could not be removed: still busy (attempt 3)", "attempt 4 in 30s, at 03:04:35Z; at once if the PavProvisioner is changed, or with: tarn retry volume pvc-claim-uid", "kubectl edit pavprovisioner gold"},

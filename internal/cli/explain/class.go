@@ -10,9 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
-
+	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/suggest"
 	"tarn.dev/tarn/internal/volume"
+	"tarn.dev/tarn/provisioners"
 )
 
 // classless is about a claim that has no class and does not refuse one.
@@ -86,6 +87,16 @@ func (s *story) classMissing(c *claimView, class string) {
 		return
 	}
 	link := s.add(Link{Object: Object{Kind: storageClass, Name: class}, State: "missing", Next: "when StorageClass " + class + " is created"})
+	if slices.Contains(provisioners.Names(), class) {
+		link.Command, link.offer = "tarn provisioner install "+class, "the command installs this ready class with its provisioner"
+		s.blame("StorageClass %q does not exist", class)
+		return
+	}
+	if c.Claim.Labels[tarnv1.LabelRecord] != "" { // the class above names it, and Tarn makes the claim
+		link.Next += ", or the class of the volume above is created again with another class below"
+		s.blame("StorageClass %q does not exist", class)
+		return
+	}
 	like := c.likeClass(class)
 	if slices.ContainsFunc(c.Candidates, func(vol corev1.PersistentVolume) bool {
 		return volume.ClassOfVolume(&vol) == class || volume.BoundTo(&vol, c.Claim) || misnamed(&vol, c.Claim) != ""

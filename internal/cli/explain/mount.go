@@ -113,6 +113,7 @@ func (s *story) afterFailedStage(v *volumeView, on string, e *corev1.Event) {
 		}
 		standing := strings.TrimPrefix(s.cause, fmt.Sprintf("volume %s is not staged on node %s: ", v.Name, on))
 		s.blame("volume %s could not be staged on node %s: %s; now %s", v.Name, on, mountError(e.Message), standing)
+		s.namesSecret(v)
 		return
 	}
 }
@@ -170,6 +171,9 @@ func (s *story) withoutStage(p *podView, v *volumeView, e *corev1.Event) {
 			link.failedStaging(e.Message, link.Next, name)
 		}
 		s.blame("volume %s cannot be staged on node %s: %s", v.Name, on, mountError(e.Message))
+		if !link.lacksSecret(e.Message, p.Pod, keysRead(v.Provisioner)) {
+			s.namesSecret(v)
+		}
 		return
 	}
 	if s.view.unknown(pavStage, "", "") {

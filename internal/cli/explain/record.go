@@ -2,12 +2,16 @@ package explain
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -145,11 +149,41 @@ func (s *story) betweenAttempts(v *volumeView, claim *corev1.PersistentVolumeCla
 	if (failed.Reason == steppod.ReasonTemplate || failed.Reason == steppod.ReasonInvalid) && !beyond { // the next attempt would fail in the same way
 		link.Command = kubectl("", "edit", "pavprovisioner", maker)
 	}
+	s.remedy(v, claim, link)
 	s.stepPod(v)
 	if due != nil && due.Before(&metav1.Time{Time: s.view.Now}) && !forNode {
 		s.late(due.Time)
 	}
 }
+
+// noRoom is how provisioners say that a claim is larger than what its volume is made from.
+const noRoom = "no room for"
+
+// remedy offers what helps where the message of a failed attempt says that a retry alone does not: a
+// smaller claim, or a class with another parameter.
+func (s *story) remedy(v *volumeView, claim *corev1.PersistentVolumeClaim, link *Link) {
+	message := v.Record.Status.LastError.Message
+	if strings.Contains(message, noRoom) {
+		link.Next = "when the claim is created again with a smaller size, or there is more room for volumes: " + link.Next
+	}
+	if claim == nil || !strings.Contains(message, "class") {
+		return
+	}
+	class := &storagev1.StorageClass{}
+	if json.Unmarshal(v.Record.Spec.ClassSnapshot.Raw, class) != nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(class.Parameters)) {
+		if slices.Contains(strings.FieldsFunc(message, notOfParameter), name) {
+			link.Command = replacing(Object{Kind: storageClass, Name: volume.ClassOf(claim)}, "storageclass", "merge", fmt.Sprintf(`{"parameters":{%q:"VALUE"}}`, name))
+			link.offer = "parameters of a class cannot be changed, so the command creates the class again; write the new value first; its claims and volumes are not affected"
+			return
+		}
+	}
+}
+
+// notOfParameter says whether a character ends the name of a parameter.
+func notOfParameter(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' }
 
 // undoing is about a record whose deletion pod removes the storage, or what a creation may have
 // left.
@@ -282,7 +316,12 @@ func (s *story) backing(v *volumeView) {
 		}
 		parts = append(parts, part)
 	}
-	s.weigh(parts...)
+	at := len(s.links)
+	if s.weigh(parts...) != nil { // nearer to the cause than the pod that mounts them
+		for _, l := range s.links[:at] {
+			l.Command = ""
+		}
+	}
 }
 
 // ourPod adds a step pod, and reports how far it is, what keeps it from ending, and when it is
@@ -322,6 +361,7 @@ func (s *story) ourPod(p *podView, step tarnv1.Step, provisioner string, o stepp
 		link.Next = cmp.Or(deadline, "when that problem is fixed")
 		link.Command = kubectl("", "edit", "pavprovisioner", provisioner) + " && " + kubectl(p.Pod.Namespace, "delete", "pod", p.Pod.Name)
 		s.blame("%s %s", what, keptBy(t))
+		link.lacksSecret(t.Message, p.Pod, nil)
 	default:
 		s.ourPodUnderWay(p, link, t, what, deadline)
 	}
@@ -338,6 +378,11 @@ func (s *story) ourPodUnderWay(p *podView, link *Link, t trouble, what, deadline
 		s.awaits("%s has been running for %s", what, s.ago(t.Since))
 		return
 	}
+	if t.State == string(corev1.PodRunning) { // the phase is behind its containers
+		link.State, link.Next = "ended", "when the kubelet has reported how it ended"
+		s.awaits("%s has ended, and the kubelet has not reported how", what)
+		return
+	}
 	link.Next = "when its containers start"
 	s.awaits("%s is starting", what)
 	if e := p.startFailure(); e != nil {
@@ -345,6 +390,7 @@ func (s *story) ourPodUnderWay(p *podView, link *Link, t trouble, what, deadline
 	}
 	if e := newest(p.Events, slices.Concat(mountReasons, startReasons)...); e != nil {
 		link.Reason, link.Message = e.Reason, e.Message
+		link.lacksSecret(e.Message, p.Pod, nil)
 	}
 }
 

@@ -62,6 +62,9 @@ func (s *story) unsettled(v *volumeView, on string) []*story {
 		case v.Provisioner != nil:
 			part.stagingPod(g, v.Provisioner)
 		}
+		if g.Stage.Status.Pod.Phase == tarnv1.StagePodFailed || g.Stage.Status.Node.Phase == tarnv1.StageFailed {
+			part.namesSecret(v)
+		}
 		parts = append(parts, part)
 	}
 	return parts

@@ -10,6 +10,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -32,6 +33,10 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		return waiting(func(p *tarnv1.PavStagePodStatus) {
 			*p = tarnv1.PavStagePodStatus{Message: `waiting until PavProvisioner "gold" has been checked`}
 		})
+	}
+	secret := func(w *world) {
+		w.volume.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Namespace: "shop", Name: "keys"}
+		w.provisioner.Spec.VolumeStaging = testkit.Section(`{"podTemplate": "[ -s /pav/secrets/password ]"}`)
 	}
 	for _, c := range []answer{
 		{"a claim that waits", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no disk").askedPod(unscheduled),
@@ -56,6 +61,10 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		}), "is not staged on node n1: spec.volumeStaging: bad", "when the kubelet retries", "kubectl edit pavprovisioner gold"},
 		{"staging has failed and is to be tried again", with(newWorld().bound().askedPod(), mount("MountVolume.SetUp failed: rpc error: code = Internal desc = Staging pod failed: no loop device")),
 			"cannot be staged on node n1: Staging pod failed: no loop device", "when the kubelet retries", "kubectl edit pavprovisioner gold"},
+		{"the class's Secret does not exist", with(with(newWorld().bound().askedPod(), secret), mount(`MountVolume.SetUp failed for volume "pvc-claim-uid" : fetching NodePublishSecretRef shop/keys failed: kubernetes.io/csi: failed to find the secret keys in the namespace shop with error: secrets "keys" not found`)),
+			`secrets "keys" not found`, "when Secret shop/keys exists", "kubectl -n shop create secret generic keys --from-literal=password=VALUE"},
+		{"the class's Secret has a wrong key", with(with(newWorld().bound().askedPod(), secret), mount("MountVolume.SetUp failed: rpc error: code = Internal desc = Staging pod failed: wrong key")),
+			"wrong key; its Secret is shop/keys", "", "kubectl -n shop edit secret keys"},
 		{"the other volume of its handle, which is staged", with(newWorld().bound().askedPod(), mount("MountVolume.SetUp failed: rpc error: code = Internal desc = "+shared)),
 			"cannot be staged on node n1: " + shared, "when the pods that use the other volume have ended and it is unstaged, and then when the kubelet retries", ""},
 		{"the other volume of its handle, which its stage has met", waiting(func(p *tarnv1.PavStagePodStatus) {

@@ -261,7 +261,8 @@ func (r *pavRender) owners() error {
 	if limit, ok := r.claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
 		r.record.Spec.RequestedMaxCapacity = ptr.To(volume.Bytes(limit))
 	}
-	if r.volumeFile != "" { // a deletion sees the volume as it was created
+	r.record.Status.Capacity = r.record.Spec.RequestedMinCapacity // it was created
+	if r.volumeFile != "" {                                       // a deletion sees the volume as it was created
 		r.record.Status.Handle = r.volume.Spec.CSI.VolumeHandle
 		r.record.Status.Capacity = volume.Bytes(r.volume.Spec.Capacity[corev1.ResourceStorage])
 	}

@@ -59,9 +59,9 @@ func ValidationVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClai
 	return vars, err
 }
 
-// DeletionVars is RecordVars with the record's claim, handle and capacity. A creation that failed
-// before it set them is undone under its default handle, and with the size that the claim
-// requested.
+// DeletionVars is RecordVars with the record's claim, handle and capacity, and whether the creation
+// succeeded. A creation that failed before it set them is undone under its default handle, and with
+// the size that the claim requested.
 func DeletionVars(record *tarnv1.PavVolume) (map[string]any, error) {
 	vars, err := RecordVars(record, nil)
 	if err != nil {
@@ -69,6 +69,7 @@ func DeletionVars(record *tarnv1.PavVolume) (map[string]any, error) {
 	}
 	vars["handle"] = cmp.Or(record.Status.Handle, DefaultHandle(record))
 	vars["capacity"] = cmp.Or(record.Status.Capacity, record.Spec.RequestedMinCapacity)
+	vars["created"] = record.Status.Capacity > 0 // as in Created, until an undoing has ended
 	return vars, nil
 }
 

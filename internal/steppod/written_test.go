@@ -10,6 +10,7 @@ import (
 
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
+	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/jinja"
 )
 
@@ -20,8 +21,8 @@ func TestEveryStepHasItsOwnVariables(t *testing.T) {
 	}]struct{ has, lacks []string }{
 		{tarnv1.StepValidation, pavv1.ModeDynamic}: {[]string{"requestedMinCapacity", "sc", "pvc", "params", "get_pvc"}, []string{"handle", "node", "pv"}},
 		{tarnv1.StepValidation, pavv1.ModeStatic}:  {[]string{"requestedMinCapacity", "requestedMaxCapacity", "handle", "pv", "pvc", "params"}, []string{"sc", "node", "defaultHandle"}},
-		{tarnv1.StepCreation, pavv1.ModeDynamic}:   {[]string{"requestedMaxCapacity", "defaultHandle"}, []string{"handle", "readOnly"}},
-		{tarnv1.StepDeletion, pavv1.ModeDynamic}:   {[]string{"handle", "capacity", "sc"}, []string{"pv", "node", "mountOptions"}},
+		{tarnv1.StepCreation, pavv1.ModeDynamic}:   {[]string{"requestedMaxCapacity", "defaultHandle"}, []string{"handle", "created", "readOnly"}},
+		{tarnv1.StepDeletion, pavv1.ModeDynamic}:   {[]string{"handle", "capacity", "created", "sc"}, []string{"pv", "node", "mountOptions"}},
 		{tarnv1.StepStaging, pavv1.ModeStatic}: {
 			[]string{"handle", "capacity", "pv", "node", "readOnly", "volumeMode", "mountOptions", "fsType", "get_pvc"}, []string{"sc", "requestedMinCapacity"}},
 		{tarnv1.StepUnstaging, pavv1.ModeDynamic}:     {[]string{"handle", "node", "mountOptions", "fsType"}, []string{"sc", "defaultHandle"}},
@@ -74,5 +75,16 @@ func TestASectionIsRenderedWithoutACluster(t *testing.T) {
 	}
 	if _, leaked := vars["get_pvc"]; leaked {
 		t.Error("the caller's variables were changed")
+	}
+}
+
+func TestADeletionKnowsWhetherItsVolumeWasCreated(t *testing.T) {
+	for phase, capacity := range map[tarnv1.VolumePhase]int64{tarnv1.VolumeUndoing: 0, tarnv1.VolumeDeleting: 1 << 30} {
+		record := testkit.Record(testkit.Claim("ns", "data", "u1", "prov"), "prov", phase)
+		record.Status.Capacity = capacity
+		vars, err := DeletionVars(record)
+		if err != nil || vars["created"] != (phase == tarnv1.VolumeDeleting) || vars["capacity"] == int64(0) {
+			t.Errorf("%s: created is %v and capacity %v: %v", phase, vars["created"], vars["capacity"], err)
+		}
 	}
 }

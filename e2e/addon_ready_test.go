@@ -100,6 +100,7 @@ func TestAddOnARolloutIsNotThroughBeforeAControllerCouldLead(t *testing.T) {
 	s.saysWhyNot("the caches are not synced yet")
 	s.notRolledOut("any right")
 	s.entitles("tarn-controller")
+	s.entitles("capacities", rbacv1.PolicyRule{APIGroups: []string{"storage.k8s.io"}, Resources: []string{"csistoragecapacities"}, Verbs: []string{"list", "watch"}})
 	s.entitles("tarn-apps")
 	s.saysWhyNot("no controller is the leader: leases.coordination.k8s.io")
 	s.notRolledOut("a right to the lease")

@@ -199,6 +199,7 @@ func entitle(t *testing.T, admin client.Client, account string, roles ...string)
 		}
 		right := map[string]*authorizationv1.ResourceAttributes{
 			"tarn-controller":           {Verb: "list", Group: "tarn.dev", Resource: "pavvolumes"},
+			"/tarn-controller":          {Verb: "list", Group: "storage.k8s.io", Resource: "csistoragecapacities", Namespace: cli.Namespace},
 			"tarn-apps":                 {Verb: "list", Group: "apps", Resource: "deployments"},
 			"/tarn-controller-election": {Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Namespace: cli.Namespace, Name: kube.ControllerName},
 			"/reads-the-lease":          {Verb: "get", Group: "coordination.k8s.io", Resource: "leases", Namespace: cli.Namespace, Name: kube.ControllerName},
@@ -226,8 +227,8 @@ func TestAControllerIsNeverReadyWhereClaimsAreNotServed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const cluster, apps, lease, readOnly = "tarn-controller", "tarn-apps", "/tarn-controller-election", "/reads-the-lease"
-	entitle(t, admin, "entitled", cluster, apps, lease)
+	const cluster, own, apps, lease, readOnly = "tarn-controller", "/tarn-controller", "tarn-apps", "/tarn-controller-election", "/reads-the-lease"
+	entitle(t, admin, "entitled", cluster, own, apps, lease)
 	cases := 0
 	unready := func(name, want string, roles ...string) {
 		t.Helper()
@@ -240,18 +241,18 @@ func TestAControllerIsNeverReadyWhereClaimsAreNotServed(t *testing.T) {
 	}
 	const unfilled = "the caches are not synced yet"
 	unready("without any right", unfilled)
-	unready("without what Apps need", unfilled, cluster, lease)
-	unready("without a right to the lease", "no controller is the leader: leases.coordination.k8s.io", cluster, apps)
-	unready("where nobody can take the lease", "the lease has no holder", cluster, apps, readOnly)
+	unready("without what Apps need", unfilled, cluster, own, lease)
+	unready("without a right to the lease", "no controller is the leader: leases.coordination.k8s.io", cluster, own, apps)
+	unready("where nobody can take the lease", "the lease has no holder", cluster, own, apps, readOnly)
 	if err := admin.Create(t.Context(), dead); err != nil {
 		t.Fatal(err)
 	}
-	unready("where nobody can take the lease from one that died", "dead holds the lease, but does not renew it", cluster, apps, readOnly)
+	unready("where nobody can take the lease from one that died", "dead holds the lease, but does not renew it", cluster, own, apps, readOnly)
 
 	t.Run("beside one that leads", func(t *testing.T) {
 		launch(t, config, admin, "entitled").becomes(t, "")
-		unready("without what Apps need, which the other has", unfilled, cluster, readOnly)
-		entitle(t, admin, "standby", cluster, apps, readOnly)
+		unready("without what Apps need, which the other has", unfilled, cluster, own, readOnly)
+		entitle(t, admin, "standby", cluster, own, apps, readOnly)
 		launch(t, config, admin, "standby").becomes(t, "")
 	})
 	t.Run("without a custom resource", func(t *testing.T) {

@@ -2,7 +2,9 @@ package jinja
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"strings"
 )
 
 // Func is a host function: a variable that templates can call. Arguments are given by position.
@@ -60,6 +62,7 @@ type Template struct {
 	blocks  map[string]*blockStmt
 	read    []string // sorted
 	written []string
+	paths   map[string]int
 }
 
 // Parse compiles a template. As in Jinja, a newline at the end of the source is dropped, and \r\n
@@ -77,6 +80,21 @@ func (t *Template) Globals() []string {
 // Reads returns the names that the template reads anywhere, sorted. Those that it also assigns are
 // included, because it may read them before.
 func (t *Template) Reads() []string { return slices.Clone(t.read) }
+
+// Paths returns the names that the template reads, each followed by the keys it reads below them, in
+// order. params.size, params['size'], params.get('size') and 'size' in params are all the path
+// params, size. A value that is used in any other way, such as in a loop or with a key that is no
+// constant, is a path that ends there. What a function returns counts as the function: f(x).size is
+// the path f, size. A name that is assigned counts as read. No path has more than eight parts.
+func (t *Template) Paths() [][]string {
+	var paths [][]string
+	for _, path := range slices.Sorted(maps.Keys(t.paths)) {
+		if t.paths[path] > 0 {
+			paths = append(paths, strings.Split(path, pathSeparator))
+		}
+	}
+	return paths
+}
 
 // Execute renders the template. ctx must not be nil; when it ends, so does the evaluation, with
 // KindLimit. vars may be nil and is never changed. The error is always an *Error.

@@ -235,6 +235,48 @@ func TestGlobalsAreTheNamesReadAndNowhereAssigned(t *testing.T) {
 	}
 }
 
+func TestPathsAreTheConstantKeysThatAreRead(t *testing.T) {
+	for source, want := range map[string]string{
+		"no template": "",
+		"{{ a }}":     "a",
+		"{{ a.b }}{{ a['c'] }}{{ a.get('d', 1) }}":        "a b, a c, a d",
+		"{{ (a).b | default('x') }}":                      "a b",
+		"{{ a['x.y/z'] }}":                                "a x.y/z",
+		"{% if 'b' in a or 'c' not in a %}{% endif %}":    "a b, a c",
+		"{{ a.b is defined and not a['b'] }}":             "a b",
+		"{{ a.b.c['d'].split(',')[0] }}":                  "a b c d",
+		"{{ a.b }}{{ a.b.c }}":                            "a b, a b c",
+		"{{ a.b }}{{ a }}":                                "a, a b",
+		"{{ a[b] }}{{ a.get(c) }}{{ a['x' ~ b] }}":        "a, b, c",
+		"{{ a.items() }}":                                 "a",
+		"{{ 'b' in a == true }}":                          "a",
+		"{{ 'b' == a }}":                                  "a",
+		"{{ a in 'b' }}":                                  "a",
+		"{{ a | length }}{{ a is mapping }}":              "a",
+		"{% for k in a %}{{ a.b }}{% endfor %}":           "a, a b, k",
+		"{% for k in a.b %}{{ k }}{% endfor %}":           "a b, k",
+		"{% set c = a %}{{ c.b }}":                        "a, c, c b",
+		"{% macro m(x) %}{{ x.y }}{% endmacro %}{{m(a)}}": "a, m, x y",
+		"{{ a[0].b }}{{ a[1:] }}{{ a['b', 'c'] }}":        "a",
+		"{{ f(a.b, k=a.c, *a.d) }}":                       "a b, a c, a d, f",
+		"{{ f(a.b).c }}{{ a.b(f).c }}":                    "a, a b, f, f c",
+		"{{ a.b.c.d.e.f.g.h.i.j }}":                       "a b c d e f g h",
+	} {
+		template, err := Parse(source)
+		if err != nil {
+			t.Errorf("%s: %v", source, err)
+			continue
+		}
+		var got []string
+		for _, path := range template.Paths() {
+			got = append(got, strings.Join(path, " "))
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%s: got %q, want %q", source, strings.Join(got, ", "), want)
+		}
+	}
+}
+
 func TestWhatIsLeftOutIsNamed(t *testing.T) {
 	for source, want := range map[string]string{
 		"{{ 'x' | urlize }}":                       "urlize",

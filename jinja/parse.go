@@ -33,6 +33,7 @@ type parser struct {
 	unknown  []token     // filters and tests that do not exist
 	read     []string    // names read, and names assigned, anywhere
 	written  []string
+	paths    map[string]int // how often each path is read, and no key below it
 
 	whole    bool // the end was reached
 	unpaired bool // it failed at a block that is not closed, or at the end of one that is not open
@@ -57,12 +58,13 @@ func (p *parser) template() (t *Template, err *Error) {
 	if i := invalidUTF8(p.src); i >= 0 {
 		p.failAt(i, "the template is not valid UTF-8")
 	}
+	p.paths = map[string]int{}
 	body := p.subparse("", nil)
 	p.whole = true
 	if late := slices.Concat(p.repeated, p.unknown); len(late) > 0 {
 		p.failAt(late[0].pos, "%s", late[0].text)
 	}
-	return &Template{source: p.src, body: body, blocks: p.blocks, read: sortedNames(p.read), written: p.written}, nil
+	return &Template{source: p.src, body: body, blocks: p.blocks, read: sortedNames(p.read), written: p.written, paths: p.paths}, nil
 }
 
 func invalidUTF8(s string) int {

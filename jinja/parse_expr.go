@@ -136,6 +136,9 @@ func (p *parser) compare() expr {
 				return x
 			}
 			p.grow(pos, height)
+			if first := ops[0]; len(ops) == 1 && (first.op == cmpIn || first.op == cmpNotIn) {
+				p.narrow(first.right, x)
+			}
 			return &compareExpr{pos, x, ops}
 		}
 		p.next()
@@ -255,6 +258,7 @@ func (p *parser) name(t token) expr {
 		}
 	}
 	p.read = append(p.read, t.text)
+	p.paths[t.text]++
 	return &nameExpr{t.pos, t.text}
 }
 

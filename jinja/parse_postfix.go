@@ -33,6 +33,9 @@ func (p *parser) filterChain(x expr) expr {
 func (p *parser) call(callee expr) expr {
 	pos, height := p.cur().pos, p.height
 	args := p.callArgs()
+	if method, ok := callee.(*attrExpr); ok && method.name == "get" && len(args.pos) > 0 {
+		p.narrow(method.object, args.pos[0])
+	}
 	p.grow(pos, max(height, p.height))
 	return &callExpr{pos, callee, args}
 }
@@ -45,6 +48,9 @@ func (p *parser) subscript(object expr) expr {
 		p.grow(t.pos, height)
 		switch attr.kind {
 		case tokName:
+			if p.cur().kind != tokLParen { // a method is no key
+				p.narrow(object, &constExpr{attr.text})
+			}
 			return &attrExpr{attr.pos, object, attr.text}
 		case tokInteger:
 			return &itemExpr{attr.pos, object, &constExpr{p.integer(attr)}}
@@ -64,6 +70,7 @@ func (p *parser) subscript(object expr) expr {
 	p.leave()
 	p.grow(t.pos, height)
 	if len(items) == 1 {
+		p.narrow(object, items[0])
 		return &itemExpr{t.pos, object, items[0]}
 	}
 	for _, item := range items {

@@ -330,6 +330,7 @@ func (p *parser) assignTarget(o tupleOptions, namespace bool) target {
 		t := p.expect(tokName)
 		p.next()
 		p.read = append(p.read, t.text)
+		p.paths[t.text]++
 		return target{pos: t.pos, name: t.text, attr: p.expect(tokName).text}
 	}
 	o.simple = true

@@ -187,6 +187,10 @@ func (s sample) check(ctx context.Context, p *pavv1.PavProvisioner, m *manifest,
 	l := &linter{manifest: m}
 	if s.class != nil && s.class.Provisioner != p.Name {
 		l.say(levelNote, "", "--class: StorageClass %s names provisioner %q, not %q", s.class.Name, s.class.Provisioner, p.Name)
+	} else if s.class != nil {
+		for _, unknown := range steppod.UnknownParameters(p, s.class) {
+			l.say(levelWarning, "", "--class: %s", unknown)
+		}
 	}
 	steps := &steppod.Steps{Reader: &fileObjects{}, StateDir: tarnv1.DefaultStateDir, Namespaces: n}
 	for _, section := range steppod.Sections(p) {

@@ -297,6 +297,8 @@ func TestLintJudgesWhatTemplatesComeToForAClaim(t *testing.T) {
 		{"a value of a node that is made up", "", "", given[:4], "has no attribute 'example.org/zone'"},
 		{"another object", "", "", given, "note: spec.volumeCreation.podTemplate.spec.containers[0].args[0]: is not evaluated, as it reads another object"},
 		{"the class of another", "name: bucket", "name: pail", given, `note: --class: StorageClass bucket names provisioner "bucket", not "pail"`},
+		{"a parameter of the class that no template reads", "params.shared", "params.share", given,
+			`warning: --class: StorageClass "bucket": parameter "shared" has no effect, because no template of PavProvisioner "bucket" reads it; did you mean share?`},
 		{"a flag that is wrong", "", "", []string{"--claim", testFile("bucket.yaml")}, "--claim: " + testFile("bucket.yaml") + " has no PersistentVolumeClaim"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -230,6 +230,36 @@ func TestASecretOfAClassIsReadOrNamed(t *testing.T) {
 	}
 }
 
+func TestAParameterThatNoTemplateReadsIsNamed(t *testing.T) {
+	const key = "compres"
+	for _, c := range []struct {
+		name, argument, want string
+	}{
+		{"the nearest name", "{{ params.compress }} {{ params.poolSize }}", "did you mean compress?"},
+		{"all names, if none is near", "{{ params.region }} {{ params['csi.storage.k8s.io/fstype'] }}", "known are csi.storage.k8s.io/fstype, region"},
+		{"no name", "{{ handle }}", "it reads no parameters"},
+		{"other fields of the class and the volume", "{{ sc.metadata.name }} {{ pv.spec.csi.readOnly }}", "it reads no parameters"},
+		{"a parameter of the class as an object", "{{ sc.parameters.compress }}", "did you mean compress?"},
+		{"an attribute of the volume", "{{ pv.spec.csi.volumeAttributes.get('compress') }}", "did you mean compress?"},
+		{"it is read", "{{ params." + key + " }}", ""},
+		{"it is asked for", "{{ '" + key + "' in params }}", ""},
+		{"it is read from the class", "{{ sc['parameters'].get('" + key + "') }}", ""},
+		{"perhaps, by a name put together", "{{ params['com' ~ handle] }}", ""},
+		{"perhaps, in a loop", "{% for k in params -%}{{ k }}{%- endfor %}", ""},
+		{"perhaps, with the whole volume", "{{ pv.spec | tojson }}", ""},
+		{"another field of another volume", "{{ get_pv(handle).spec.csi.driver }}", "it reads no parameters"},
+		{"perhaps, from another volume", "{{ get_pv(handle) | tojson }}", ""},
+	} {
+		class := testkit.Class("prov", func(s *storagev1.StorageClass) {
+			s.Parameters = map[string]string{key: "zstd", "csi.storage.k8s.io/x": "y"}
+		})
+		got := UnknownParameters(reading(c.argument), class)
+		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], `"`+key+`"`) || !strings.HasSuffix(got[0], c.want)) {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
 func TestASecretOfAVolumeIsReadOrRefused(t *testing.T) {
 	ref := &corev1.SecretReference{Namespace: "vault", Name: "key"}
 	block := corev1.PersistentVolumeBlock

@@ -77,20 +77,11 @@ func StagesApart(p *pavv1.PavProvisioner) bool {
 // namesIn gives the variables that the templates of a section read.
 func namesIn(value any) []string {
 	var names []string
-	switch value := value.(type) {
-	case string:
-		if template, err := jinja.Parse(value); err == nil {
-			names = template.Reads()
+	eachText(value, func(text string) {
+		if template, err := jinja.Parse(text); err == nil {
+			names = append(names, template.Reads()...)
 		}
-	case []any:
-		for _, item := range value {
-			names = append(names, namesIn(item)...)
-		}
-	case map[string]any:
-		for _, item := range value {
-			names = append(names, namesIn(item)...)
-		}
-	}
+	})
 	return names
 }
 

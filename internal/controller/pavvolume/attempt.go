@@ -3,6 +3,7 @@ package pavvolume
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,8 +36,13 @@ func (r *reconciler) writeRecord(ctx context.Context, v *View) error {
 		return fmt.Errorf("writing PavVolume %s: %w", record.Name, err)
 	}
 	v.Record = record
-	return r.runner.Do(ctx, action.Emit{About: v.Claim, Type: corev1.EventTypeNormal, Reason: eventStarted, Doing: "Provision",
-		Note: fmt.Sprintf("PavProvisioner %q is creating a volume for claim %s/%s", v.Provisioner.Name, v.Claim.Namespace, v.Claim.Name)})
+	tell := []action.Action{action.Emit{About: v.Claim, Type: corev1.EventTypeNormal, Reason: eventStarted, Doing: "Provision",
+		Note: fmt.Sprintf("PavProvisioner %q is creating a volume for claim %s/%s", v.Provisioner.Name, v.Claim.Namespace, v.Claim.Name)}}
+	if unknown := steppod.UnknownParameters(v.Provisioner, v.Class); len(unknown) > 0 { // the claim is served all the same, as by any CSI driver
+		tell = append(tell, tellClaim(v, corev1.EventTypeWarning, eventUnknownParameter, "Provision",
+			strings.Join(unknown, " ")+" (create the class and the claim again to change that)")...)
+	}
+	return r.runner.Do(ctx, tell...)
 }
 
 // begin starts an attempt with the validation. If validation needs no pod, it continues with the

@@ -7,12 +7,14 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/steppod"
 	"tarn.dev/tarn/internal/testkit"
@@ -27,6 +29,29 @@ func TestAClaimOfTheOldClassAnnotationIsServed(t *testing.T) {
 	record := w.record("u1")
 	if record == nil || !strings.Contains(string(record.Spec.ClassSnapshot.Raw), `"name":"prov"`) {
 		t.Fatalf("got record %+v, want one with the class", record)
+	}
+}
+
+func TestAParameterThatNobodyReadsIsToldOnceAndTheClaimIsServed(t *testing.T) {
+	class := testkit.Class("prov", func(c *storagev1.StorageClass) { c.Parameters = map[string]string{"compres": "zstd"} })
+	provisioner := testkit.Provisioner("prov", func(p *pavv1.PavProvisioner) { p.Spec.VolumeStaging = testkit.Section(`"{{ params.compress }}"`) })
+	w := newWorld(t, testkit.Claim("ns", "data", "u1", "prov"), class, provisioner)
+	for range 4 {
+		w.look("u1")
+		w.born()
+	}
+	var told []string
+	for len(w.events.Events) > 0 {
+		if event := <-w.events.Events; strings.Contains(event, eventUnknownParameter) {
+			told = append(told, event)
+		}
+	}
+	want := `Warning UnknownParameter StorageClass "prov": parameter "compres" has no effect, because no template of PavProvisioner "prov" reads it; did you mean compress? (create the class and the claim again to change that)`
+	if len(told) != 1 || told[0] != want {
+		t.Errorf("told %q, want once %q", told, want)
+	}
+	if len(w.pods()) != 1 {
+		t.Errorf("%d pods, want that of the creation", len(w.pods()))
 	}
 }
 

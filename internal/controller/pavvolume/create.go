@@ -51,6 +51,9 @@ const (
 	eventFailed = "ProvisioningFailed"
 	// eventSucceeded: the PersistentVolume exists.
 	eventSucceeded = "ProvisioningSucceeded"
+	// eventUnknownParameter: no template of the provisioner reads a parameter of the class, so the
+	// volume is created without it. If the name is misspelt, correct it and create the class again.
+	eventUnknownParameter = "UnknownParameter"
 )
 
 // planClaim decides whether a claim without a record gets one.

@@ -121,8 +121,8 @@ func detachLoop(name, data string, before, found []string, mounted map[string]bo
 	return nil
 }
 
-// detachLoopsBelow detaches the loop devices of the files in a directory that only one node uses, when
-// that node has ended. It compares inodes, because the kernel knows a file only by its path in the
+// detachLoopsBelow detaches the loop devices of the files in a directory that only further nodes use,
+// when those have ended. It compares inodes, because the kernel knows a file only by its path in the
 // container that attached it.
 func detachLoopsBelow(dir string) error {
 	names, err := attached()

@@ -83,6 +83,9 @@ func release(l layout.Layout, loopsBefore []string) error {
 			return err
 		}
 	}
+	if err := detachLoopsBelow(l.Nodes()); err != nil {
+		return err
+	}
 	return DetachLoops(l.Data, loopsBefore)
 }
 

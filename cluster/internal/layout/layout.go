@@ -78,8 +78,11 @@ func CacheRoot() string { return cacheRoot }
 
 // OfNode is the layout of a further node of the cluster.
 func (l Layout) OfNode(n Node) Layout {
-	return Layout{Name: l.Name, Data: filepath.Join(l.Data, "nodes", n.Name), Run: filepath.Join(l.Run, n.Link()), Node: n}
+	return Layout{Name: l.Name, Data: filepath.Join(l.Nodes(), n.Name), Run: filepath.Join(l.Run, n.Link()), Node: n}
 }
+
+// Nodes holds the data directories of the further nodes.
+func (l Layout) Nodes() string { return filepath.Join(l.Data, "nodes") }
 
 // NodeName is the name of the node: of the cluster's first, or of the further node.
 func (l Layout) NodeName() string { return cmp.Or(l.Node.Name, l.Name) }

@@ -58,6 +58,20 @@ func (s *Supervisor) further() []*further {
 	return slices.Clone(s.nodes)
 }
 
+// hold locks a further node for a request. The node may have been removed while the request waited.
+func (s *Supervisor) hold(f *further) error {
+	f.work.Lock()
+	if slices.Contains(s.further(), f) {
+		return nil
+	}
+	f.work.Unlock()
+	return s.noNode(f.node.Name)
+}
+
+func (s *Supervisor) noNode(name string) error {
+	return fmt.Errorf("cluster %s has no node %s: see `tarn-cluster node list --name %[1]s`", s.config.Layout.Name, name)
+}
+
 // running is the first process of a further node, nil if the node is off.
 func (s *Supervisor) running(f *further) *proc.Process {
 	s.mu.Lock()
@@ -69,7 +83,7 @@ func (s *Supervisor) running(f *further) *proc.Process {
 // The cluster's does all the rest.
 func (s *Supervisor) Node(ctx context.Context, name, request string) error {
 	if s.config.furtherNode() {
-		return s.freeze(request == control.FreezeNode)
+		return s.freeze(request == control.FreezeNode, signalAll)
 	}
 	if stage, _ := s.progress.now(); stage == control.Starting || stage == control.Stopping {
 		return fmt.Errorf("cluster %s is %s: its nodes can be changed when it is Ready", s.config.Layout.Name, stage)
@@ -87,12 +101,14 @@ func (s *Supervisor) Node(ctx context.Context, name, request string) error {
 	case f == nil && name == s.config.Layout.NodeName():
 		return fmt.Errorf("node %s runs the control plane, so it cannot be asked to %s: choose another, or add one with `tarn-cluster node add`", name, request)
 	case f == nil:
-		return fmt.Errorf("cluster %s has no node %s: see `tarn-cluster node list --name %[1]s`", s.config.Layout.Name, name)
+		return s.noNode(name)
 	}
 	if request == control.StartNode {
 		return s.boot(ctx, f)
 	}
-	f.work.Lock()
+	if err := s.hold(f); err != nil {
+		return err
+	}
 	defer f.work.Unlock()
 	if request == control.RemoveNode {
 		return s.removeNode(ctx, f)
@@ -148,7 +164,9 @@ func (s *Supervisor) boot(ctx context.Context, f *further) error {
 
 // power starts the first process of a further node, on what its data was at its last end.
 func (s *Supervisor) power(f *further) (*proc.Process, error) {
-	f.work.Lock()
+	if err := s.hold(f); err != nil {
+		return nil, err
+	}
 	defer f.work.Unlock()
 	if s.running(f) != nil {
 		return nil, fmt.Errorf("node %s runs already: see `tarn-cluster node list --name %s`", f.node.Name, s.config.Layout.Name)
@@ -238,9 +256,9 @@ func (s *Supervisor) connect(f *further, on bool) error {
 	return nil
 }
 
-// freeze stops all processes of a further node but this one, or continues them. The kernel does so
-// in one step, so that no process can start another meanwhile.
-func (s *Supervisor) freeze(on bool) error {
+// freeze stops all processes of a further node but this one, or continues them. No process starts
+// meanwhile: a node that is not ready is not frozen, and a component's restart waits for the thaw.
+func (s *Supervisor) freeze(on bool, send func(syscall.Signal) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.frozen == on {
@@ -248,13 +266,29 @@ func (s *Supervisor) freeze(on bool) error {
 	}
 	signal := syscall.SIGCONT
 	if on {
+		if stage, _ := s.progress.now(); stage != control.Ready {
+			return fmt.Errorf("node %s is %s: freeze it when it is Ready", s.config.Layout.NodeName(), stage)
+		}
 		signal = syscall.SIGSTOP
+		s.launcher.starts.Lock()
 	}
+	err := send(signal)
+	if err == nil {
+		s.frozen = on
+		log.Printf("frozen: %t", on)
+	}
+	if !s.frozen {
+		s.launcher.starts.Unlock()
+	}
+	return err
+}
+
+// signalAll sends a signal to all processes of a further node but this one. The kernel does so in one
+// step.
+func signalAll(signal syscall.Signal) error {
 	if err := syscall.Kill(-1, signal); err != nil {
 		return fmt.Errorf("sending %v to the processes of the node: %w", signal, err)
 	}
-	s.frozen = on
-	log.Printf("frozen: %t", on)
 	return nil
 }
 
@@ -269,11 +303,11 @@ func (s *Supervisor) addNode(ctx context.Context, name string) error {
 	if !s.config.State.Options.HasNode() {
 		return errors.New("there are no nodes in a cluster with --control-plane-only or --without-node")
 	}
-	f, err := s.record(name)
-	if err != nil {
+	if err := s.labelZone(ctx); err != nil { // first, so that a failed request can be repeated
 		return err
 	}
-	if err := s.labelZone(ctx); err != nil {
+	f, err := s.record(name)
+	if err != nil {
 		return err
 	}
 	return s.boot(ctx, f)
@@ -379,17 +413,25 @@ func (s *Supervisor) stopNodes() error {
 			continue
 		}
 		wait.Go(func() {
-			errs[i] = errors.Join(s.connect(f, true), f.client.Stop(context.Background()))
-			select {
-			case <-p.Done():
-			case <-time.After(nodeGrace):
-				errs[i] = errors.Join(errs[i], p.Signal(syscall.SIGKILL))
-				<-p.Done()
-			}
+			errs[i] = errors.Join(s.connect(f, true), f.shutDown(p, nodeGrace))
 		})
 	}
 	wait.Wait()
 	return errors.Join(errs...)
+}
+
+// shutDown shuts a further node down, and cuts it when the time is over.
+func (f *further) shutDown(p *proc.Process, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	err := f.client.Stop(ctx)
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+		err = errors.Join(err, p.Signal(syscall.SIGKILL))
+		<-p.Done()
+	}
+	return err
 }
 
 // nodeGrace is how long a further node may take to shut down: its kubelet, two rounds of pods, its

@@ -90,7 +90,7 @@ func Run(c Config) error {
 	}
 	cancel()
 	s.progress.stage(control.Stopping)
-	if err := s.freeze(false); err != nil {
+	if err := s.freeze(false, signalAll); err != nil {
 		return err
 	}
 	return s.shutDown()

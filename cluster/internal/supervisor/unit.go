@@ -176,10 +176,14 @@ type launcher struct {
 	reaper *proc.Reaper
 	netns  *os.File // of the node; nil without one
 	env    []string
+	starts sync.RWMutex // locked while the node is frozen, and read-locked by each start
 }
 
-// launch starts a component once and appends its output to its log.
+// launch starts a component once and appends its output to its log. On a frozen node it waits for
+// the thaw.
 func (l *launcher) launch(c component.Component) (*proc.Process, error) {
+	l.starts.RLock()
+	defer l.starts.RUnlock()
 	out, err := openLog(l.layout.Log(c.Name))
 	if err != nil {
 		return nil, err

@@ -47,11 +47,9 @@ func (r Reserve) Left(size, free uint64) int64 {
 	return int64(min(free-kept, math.MaxInt64)) //nolint:gosec // it fits by the line before
 }
 
-// Moved reports whether a measured capacity differs enough from the one that was written to be
-// written again: by more than one part in a hundred, or in whether there is any.
+// Moved reports whether a measured capacity differs enough from the written one to be written
+// again. Less always does: a claim must not be sent to a node that it no longer fits on. More does
+// if it is more by over a hundredth.
 func Moved(written, measured int64) bool {
-	if (written == 0) != (measured == 0) {
-		return true
-	}
-	return max(written, measured)-min(written, measured) > written/100
+	return measured < written || measured-written > written/100
 }

@@ -34,7 +34,7 @@ func TestAMeasuredCapacityIsWrittenWhenItHasMoved(t *testing.T) {
 		written, measured int64
 		want              bool
 	}{
-		{0, 0, false}, {0, 1, true}, {1, 0, true}, {1000, 990, false}, {1000, 1010, false}, {1000, 989, true}, {1000, 1011, true},
+		{0, 0, false}, {0, 1, true}, {1, 0, true}, {1000, 999, true}, {1000, 1000, false}, {1000, 1010, false}, {1000, 1011, true},
 		{math.MaxInt64, 1, true}, {1, math.MaxInt64, true}, {50, 51, true},
 	} {
 		if got := Moved(c.written, c.measured); got != c.want {

@@ -122,8 +122,9 @@ func (m *Meter) Reconcile(ctx context.Context, q reconcile.Request) (reconcile.R
 	}
 	changed := c.DeepCopy()
 	changed.Capacity = resource.NewQuantity(free, resource.BinarySI)
-	if err := m.writer.Patch(ctx, changed, client.MergeFrom(c)); client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("writing what is free for StorageClass %s: %w", c.StorageClassName, err)
+	// The lock keeps a figure of one path from an object that names another by now.
+	if err := m.writer.Patch(ctx, changed, client.MergeFromWithOptions(c, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+		return kube.Outcome(fmt.Errorf("writing what is free for StorageClass %s: %w", c.StorageClassName, err), time.Time{}, time.Time{})
 	}
 	return reconcile.Result{RequeueAfter: interval}, nil
 }

@@ -39,15 +39,18 @@ func TestTheAgentWritesWhatIsFreeOfItsOwnNodeIfItHasMoved(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		object *storagev1.CSIStorageCapacity
+		// moved changes the path while it is measured.
+		moved  bool
 		writes int
 		wants  func(int64) bool
 	}{
-		"new":                {object("new", 1<<62, at("n1", "/pool/of/it", "")), 1, func(b int64) bool { return b > now/2 && b < now*2 }},
-		"all reserved":       {object("reserved", 7, at("n1", "/", "8191Pi")), 1, func(b int64) bool { return b == 0 }},
-		"hardly moved":       {object("same", now, at("n1", "/", "")), 0, func(b int64) bool { return b == now }},
-		"of another node":    {object("other", 7, at("n2", "/", "")), 0, func(b int64) bool { return b == 7 }},
-		"nothing to measure": {object("none", 7, map[string]string{tarnv1.AnnotationNode: "n1"}), 0, func(b int64) bool { return b == 7 }},
-		"below a file":       {object("file", 7, at("n1", "/file/x", "")), 0, func(b int64) bool { return b == 7 }},
+		"new":                {object("new", 1<<62, at("n1", "/pool/of/it", "")), false, 1, func(b int64) bool { return b > now/2 && b < now*2 }},
+		"all reserved":       {object("reserved", 7, at("n1", "/", "8191Pi")), false, 1, func(b int64) bool { return b == 0 }},
+		"hardly more":        {object("same", now-now/200, at("n1", "/", "")), false, 0, func(b int64) bool { return b == now-now/200 }},
+		"of another node":    {object("other", 7, at("n2", "/", "")), false, 0, func(b int64) bool { return b == 7 }},
+		"nothing to measure": {object("none", 7, map[string]string{tarnv1.AnnotationNode: "n1"}), false, 0, func(b int64) bool { return b == 7 }},
+		"moved meanwhile":    {object("moved", 7, at("n1", "/", "")), true, 1, func(b int64) bool { return b == 7 }},
+		"below a file":       {object("file", 7, at("n1", "/file/x", "")), false, 0, func(b int64) bool { return b == 7 }},
 	} {
 		if err := os.WriteFile(filepath.Join(root, "file"), nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -56,13 +59,20 @@ func TestTheAgentWritesWhatIsFreeOfItsOwnNodeIfItHasMoved(t *testing.T) {
 		api := interceptor.NewClient(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(c.object).Build(), interceptor.Funcs{
 			Patch: func(ctx context.Context, w client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 				writes++
+				if c.moved {
+					moved := object(c.object.Name, 7, at("n1", "/elsewhere", ""))
+					if err := w.Update(ctx, moved); err != nil {
+						return err
+					}
+				}
 				return w.Patch(ctx, o, p, opts...)
 			},
 		})
 		m := New(api, api, "n1")
 		m.root = root
-		if _, err := m.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.object)}); err != nil {
-			t.Errorf("%s: %v", name, err)
+		result, err := m.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.object)})
+		if err != nil || c.moved && (result.RequeueAfter == 0 || result.RequeueAfter == interval) {
+			t.Errorf("%s: %v, again after %s", name, err, result.RequeueAfter)
 		}
 		got := &storagev1.CSIStorageCapacity{}
 		if err := api.Get(t.Context(), client.ObjectKeyFromObject(c.object), got); err != nil || !c.wants(got.Capacity.Value()) || writes != c.writes {

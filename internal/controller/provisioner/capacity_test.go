@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -44,6 +45,9 @@ func capacities(w *world) map[string]string {
 		much := fmt.Sprint(c.Capacity.Value())
 		if c.Capacity.Value() == math.MaxInt64 {
 			much = "unlimited"
+		}
+		if c.Annotations["example.com/note"] != "" {
+			much += ", noted"
 		}
 		found[c.StorageClassName+" on "+c.Annotations[tarnv1.AnnotationNode]] = fmt.Sprintf("%s: %s less %s, %s",
 			c.NodeTopology.MatchLabels[corev1.LabelHostname], c.Annotations[tarnv1.AnnotationCapacityPath], c.Annotations[tarnv1.AnnotationCapacityReserve], much)
@@ -97,6 +101,7 @@ func roomyLife(w *world) []any {
 	w.must(w.client.List(ctx, &list))
 	for i := range list.Items {
 		list.Items[i].Capacity = resource.NewQuantity(7, resource.BinarySI)
+		list.Items[i].Annotations["example.com/note"] = "of another program"
 		w.must(w.client.Update(ctx, &list.Items[i]))
 	}
 	w.settle()
@@ -122,8 +127,8 @@ func TestCapacitiesFollowNodesClassesAndTheirProvisionerWhateverFails(t *testing
 			"fast on n1": "one: /fast less 2%, unlimited", "fast on n2": "n2: /fast less 2%, unlimited",
 			"odd on n1": "one:  less , unlimited", "odd on n2": "n2:  less , unlimited",
 		}, true,
-		map[string]string{"fast on n1": "one: /fast less 2%, 7", "fast on n2": "n2: /fast less 2%, 7", "odd on n1": "one:  less , 7", "odd on n2": "n2:  less , 7"},
-		map[string]string{"fast on n1": "one: /faster less 2%, unlimited"}, true,
+		map[string]string{"fast on n1": "one: /fast less 2%, 7, noted", "fast on n2": "n2: /fast less 2%, 7, noted", "odd on n1": "one:  less , 7, noted", "odd on n2": "n2:  less , 7, noted"},
+		map[string]string{"fast on n1": "one: /faster less 2%, unlimited, noted"}, true,
 		map[string]string{}, false,
 	}
 	if diff := cmp.Diff(words, want); diff != "" {
@@ -158,16 +163,40 @@ func TestTheSchedulerIsToldOfCapacitiesOnlyWhileEachObjectExists(t *testing.T) {
 	}
 }
 
-func TestCapacitiesOfAnInvalidProvisionerStayAsTheyAre(t *testing.T) {
-	w := newWorld(t, append(roomy(), measuring())...)
-	w.settle()
-	want := capacities(w)
-	p := w.provisioner()
-	p.Spec.Topology = pavv1.TopologyCluster
-	w.must(w.client.Update(context.Background(), p))
-	w.settle()
-	if diff := cmp.Diff(want, capacities(w)); diff != "" || !w.capacity() {
-		t.Errorf("storageCapacity is %t, and the objects have changed (-want +got):\n%s", w.capacity(), diff)
+func TestCapacitiesOfAnUnacceptedProvisionerStayWhileTheirClassDoes(t *testing.T) {
+	ctx := context.Background()
+	for name, reject := range map[string]func(*world){
+		"invalid": func(w *world) {
+			p := w.provisioner()
+			p.Spec.Topology = pavv1.TopologyCluster
+			w.must(w.client.Update(ctx, p))
+		},
+		"invalid, without the section": func(w *world) {
+			p := w.provisioner()
+			p.Spec.VolumeStaging, p.Spec.NodeCapacity = &apiextensionsv1.JSON{Raw: []byte(`{"podTemplate":"{{"}`)}, nil
+			w.must(w.client.Update(ctx, p))
+		},
+		"being deleted": func(w *world) {
+			w.must(w.client.Create(ctx, ptr.To(record("held", tarnv1.VolumeCreating))))
+			w.must(w.client.Delete(ctx, w.provisioner()))
+		},
+	} {
+		w := newWorld(t, append(roomy(), measuring())...)
+		w.settle()
+		want := capacities(w)
+		reject(w)
+		w.settle()
+		if diff := cmp.Diff(want, capacities(w)); diff != "" || !w.capacity() {
+			t.Errorf("%s: storageCapacity is %t, and the objects have changed (-want +got):\n%s", name, w.capacity(), diff)
+		}
+		w.must(w.client.Delete(ctx, class("fast", "", late, "")))
+		w.must(w.client.Create(ctx, class("fast", "else", late, "/fast")))
+		w.settle()
+		delete(want, "fast on n1")
+		delete(want, "fast on n2")
+		if diff := cmp.Diff(want, capacities(w)); diff != "" || w.provisioner() == nil {
+			t.Errorf("%s, and a class made again for another driver (-want +got):\n%s", name, diff)
+		}
 	}
 }
 

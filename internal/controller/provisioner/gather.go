@@ -75,9 +75,12 @@ type View struct {
 	// only while the provisioner is being deleted.
 	Volumes map[string]*corev1.PersistentVolume
 	// Capacities are the CSIStorageCapacity objects of the provisioner, and Rooms are those that
-	// spec.nodeCapacity asks for.
+	// spec.nodeCapacity asks for. Classes are the StorageClasses that the scheduler asks about. A
+	// provisioner with Problems has no Rooms; one with neither Problems nor nodeCapacity has no
+	// Classes.
 	Capacities []storagev1.CSIStorageCapacity
 	Rooms      []room
+	Classes    []string
 	// Live means that Records, Stages and Volumes come from the API server. What is missing
 	// there does not exist.
 	Live bool

@@ -30,7 +30,7 @@ func (r *Reconciler) gatherCapacity(ctx context.Context, v *View) error {
 		return fmt.Errorf("listing CSIStorageCapacities of %s: %w", p.Name, err)
 	}
 	v.Capacities = capacities.Items
-	if p.Spec.NodeCapacity == nil || len(v.Problems) > 0 {
+	if p.Spec.NodeCapacity == nil && len(v.Problems) == 0 {
 		return nil
 	}
 	var classes storagev1.StorageClassList
@@ -45,6 +45,10 @@ func (r *Reconciler) gatherCapacity(ctx context.Context, v *View) error {
 		class := &classes.Items[i]
 		if class.Provisioner != p.Name || ptr.Deref(class.VolumeBindingMode, storagev1.VolumeBindingImmediate) != storagev1.VolumeBindingWaitForFirstConsumer {
 			continue // the scheduler does not ask
+		}
+		v.Classes = append(v.Classes, class.Name)
+		if len(v.Problems) > 0 {
+			continue
 		}
 		one := room{class: class.Name}
 		var err error

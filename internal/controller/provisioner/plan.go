@@ -74,7 +74,7 @@ func plan(v View, now time.Time) Plan {
 		}
 		return Plan{Actions: append(actions, action.RemoveFinalizer{Object: v.Provisioner, Name: tarnv1.FinalizerProvisioner})}
 	case v.Provisioner.DeletionTimestamp != nil:
-		return Plan{Actions: report(v, deleting(v), now)}
+		return Plan{Actions: append(planSurplus(v), report(v, deleting(v), now)...)}
 	}
 	var actions []action.Action
 	if !holding(v.Provisioner) {

@@ -28,6 +28,13 @@ type room struct {
 	problem string
 }
 
+// measureKeys are the annotations that tell a node agent what to measure. Others may be anyone's.
+var measureKeys = []string{tarnv1.AnnotationNode, tarnv1.AnnotationCapacityPath, tarnv1.AnnotationCapacityReserve}
+
+func sameMeasure(a, b *storagev1.CSIStorageCapacity) bool {
+	return !slices.ContainsFunc(measureKeys, func(key string) bool { return a.Annotations[key] != b.Annotations[key] })
+}
+
 // planRooms creates missing CSIStorageCapacity objects, and corrects what their node agents
 // measure. An object begins with an unlimited capacity, so that a node is avoided only after its
 // agent has measured it.
@@ -41,7 +48,7 @@ func planRooms(v View) []action.Action {
 	for _, r := range v.Rooms {
 		want := r.object(v.Provisioner)
 		have := existing[want.Name]
-		if have != nil && maps.Equal(have.Annotations, want.Annotations) {
+		if have != nil && sameMeasure(have, want) {
 			continue
 		}
 		if r.problem != "" {
@@ -52,7 +59,14 @@ func planRooms(v View) []action.Action {
 			continue
 		}
 		mended := have.DeepCopy()
-		mended.Annotations, mended.Capacity = want.Annotations, want.Capacity
+		if mended.Annotations == nil {
+			mended.Annotations = map[string]string{}
+		}
+		for _, key := range measureKeys {
+			delete(mended.Annotations, key)
+		}
+		maps.Copy(mended.Annotations, want.Annotations)
+		mended.Capacity = want.Capacity
 		actions = append(actions, action.Patch{From: have, To: mended})
 	}
 	for _, class := range slices.Sorted(maps.Keys(problems)) {
@@ -63,20 +77,21 @@ func planRooms(v View) []action.Action {
 }
 
 // planSurplus deletes CSIStorageCapacity objects of classes and nodes that are gone, and of an
-// earlier provisioner of the name. While the provisioner is not valid, nothing is known of them.
+// earlier provisioner of the name. While the provisioner is not valid, only its classes are known.
+// An object of a class that was made again for another driver would answer for that driver.
 func planSurplus(v View) []action.Action {
-	if len(v.Problems) > 0 && !nameTaken(v) {
-		return nil
-	}
 	wanted := map[string]bool{}
-	if !nameTaken(v) {
-		for _, r := range v.Rooms {
-			wanted[r.name(v.Provisioner)] = true
-		}
+	for _, r := range v.Rooms {
+		wanted[r.name(v.Provisioner)] = true
 	}
 	var actions []action.Action
 	for i := range v.Capacities {
-		if c := &v.Capacities[i]; !wanted[c.Name] || !ownedBy(c, v.Provisioner) {
+		c := &v.Capacities[i]
+		keep := wanted[c.Name] && ownedBy(c, v.Provisioner)
+		if len(v.Problems) > 0 {
+			keep = slices.Contains(v.Classes, c.StorageClassName)
+		}
+		if !keep || nameTaken(v) {
 			actions = append(actions, action.Delete{Object: c})
 		}
 	}

@@ -64,6 +64,10 @@ e2e: build ## test the whole on clusters of its own, Tarn as processes and then 
 e2e-others: build bin/csi-provisioner ## test Tarn with what others make: a CSI driver, an autoscaler with metrics; BINDER and PROTECTION as for e2e
 	@SUITE=others TARN_CSI_PROVISIONER=$(CURDIR)/bin/csi-provisioner hack/e2e.sh -tags e2e,others -run 'CSIDriver|AMetric'
 
+.PHONY: test-nodes
+test-nodes: build ## test Tarn on three nodes that fail: cut, isolated, full, drained, deleted; no part of `make test`
+	@SUITE=nodes NODES=3 hack/e2e.sh -tags e2e,nodes -run '^TestOnThreeNodes'
+
 .PHONY: external
 external: build ## run Kubernetes' tests for external storage on ready provisioners: all, or PROVISIONERS='btrfs xfs'
 	@hack/external.sh $(PROVISIONERS)

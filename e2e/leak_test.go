@@ -77,18 +77,23 @@ func (s *scenario) nothingLeft() error {
 	if problem != nil || !suite.machine.here() {
 		return problem
 	}
+	return s.nothingLeftOn(suite.machine)
+}
+
+// nothingLeftOn proves that no mount, directory or socket of the case is left on a node.
+func (s *scenario) nothingLeftOn(m machine) error {
 	// The node agent sees the end of a provisioner when the cluster does. The file system sends no
 	// events for that.
 	over, again := time.NewTimer(nodeAfterwards), time.NewTicker(50*time.Millisecond)
 	defer over.Stop()
 	defer again.Stop()
 	for {
-		left, err := s.leftOnTheNode()
+		left, err := s.leftOnTheNode(m)
 		if err != nil {
 			return err
 		}
 		if len(left) == 0 {
-			return audited(s.name)
+			return auditedOn(m, s.name)
 		}
 		select {
 		case <-again.C:
@@ -103,19 +108,19 @@ const nodeAfterwards = time.Minute
 
 // leftOnTheNode names mounts, directories and sockets of the case: those with its name, or with the
 // uid of any object seen of it.
-func (s *scenario) leftOnTheNode() ([]string, error) {
+func (s *scenario) leftOnTheNode(m machine) ([]string, error) {
 	ours := seenOf(s.name)
 	var left []string
-	mounts, err := suite.machine.mounts(kubeletDir)
+	mounts, err := m.mounts(kubeletDir)
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range mounts {
-		if ours(m.point) {
-			left = append(left, "mount "+m.point)
+	for _, at := range mounts {
+		if ours(at.point) {
+			left = append(left, "mount "+at.point)
 		}
 	}
-	paths, err := suite.machine.entries(append(slices.Clone(ownDirs), socketDirs...))
+	paths, err := m.entries(append(slices.Clone(ownDirs), socketDirs...))
 	if err != nil {
 		return nil, err
 	}

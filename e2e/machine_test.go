@@ -28,7 +28,15 @@ const (
 type machine struct {
 	// binary is the path of tarn-cluster, name the cluster's.
 	binary, name string
-	kills        *killing
+	// node is one of several nodes, "" the first.
+	node  string
+	kills *killing
+}
+
+// on gives the machine with another of the cluster's nodes.
+func (m machine) on(node string) machine {
+	m.node = node
+	return m
 }
 
 // killing keeps two restarts from running at once.
@@ -79,7 +87,11 @@ func (m machine) kill(components ...string) error {
 			return err
 		}
 		killed[c] = before.PID
-		if _, err := m.run("restart", "--kill", c); err != nil {
+		args := []string{"restart", "--kill", c}
+		if m.node != "" {
+			args = append(args, "--node", m.node)
+		}
+		if _, err := m.run(args...); err != nil {
 			return err
 		}
 	}
@@ -151,20 +163,34 @@ func (m machine) component(name string) (component, error) {
 		return component{}, err
 	}
 	var status struct {
+		Node       string      `json:"node"`
 		Components []component `json:"components"`
+		Nodes      []struct {
+			Name       string      `json:"name"`
+			Components []component `json:"components"`
+		} `json:"nodes"`
 	}
 	if err := json.Unmarshal([]byte(text), &status); err != nil {
 		return component{}, fmt.Errorf("status of cluster %s: %w", m.name, err)
 	}
-	for _, c := range status.Components {
+	components := status.Components
+	if m.node != "" && m.node != status.Node {
+		components = nil
+		for _, node := range status.Nodes {
+			if node.Name == m.node {
+				components = node.Components
+			}
+		}
+	}
+	for _, c := range components {
 		if c.Name == name {
 			return c, nil
 		}
 	}
-	return component{}, fmt.Errorf("cluster %s runs no %s", m.name, name)
+	return component{}, fmt.Errorf("cluster %s runs no %s on node %q", m.name, name, m.node)
 }
 
-// kubelet gives the process id of the cluster's kubelet. Its mount namespace shows the node's files
+// kubelet gives the process id of the node's kubelet. Its mount namespace shows the node's files
 // and mounts.
 func (m machine) kubelet() (int, error) {
 	c, err := m.component("kubelet")

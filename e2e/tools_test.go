@@ -62,18 +62,21 @@ func mustTool(t *testing.T, wantStatus int, input string, args ...string) (stdou
 // orphaned objects of a provisioner, or of all for "". Audit also lists objects whose owner it
 // cannot determine. A parallel case may cause those, so they count only if they have a uid seen of
 // the provisioner. The audit of all finds the others.
-func audited(provisioner string) error {
+func audited(provisioner string) error { return auditedOn(suite.machine, provisioner) }
+
+// auditedOn is audited with a certain node.
+func auditedOn(m machine, provisioner string) error {
 	if tarnBinary() == "" {
 		return errors.New("the program tarn is not built, so nothing can be audited: run `make build`")
 	}
 	args := []string{"audit", "--output", "json", "--provisioner", provisioner, "--node-state-dir", "none"}
-	if suite.machine.here() {
-		pid, err := suite.machine.kubelet()
+	if m.here() {
+		pid, err := m.kubelet()
 		if err != nil {
 			return err
 		}
 		args[len(args)-1] = fmt.Sprintf("/proc/%d/root%s", pid, stateDir)
-		if root := suite.machine.hostPathRoot(); root != "" {
+		if root := m.hostPathRoot(); root != "" {
 			args = append(args, "--host-path-root", root)
 		}
 	}

@@ -233,8 +233,13 @@ func TestANodeWhereNoVolumeCanBeMadeIsGivenBackToTheScheduler(t *testing.T) {
 // the size.
 func (s *scenario) memoryDisk(size string) (dir string, resize func(size string)) {
 	s.t.Helper()
-	dir = s.t.TempDir()
-	kubelet, err := suite.machine.kubelet()
+	return s.memoryDiskOn(suite.machine, s.t.TempDir(), size)
+}
+
+// memoryDiskOn is memoryDisk with a certain node and a directory.
+func (s *scenario) memoryDiskOn(m machine, dir, size string) (_ string, resize func(size string)) {
+	s.t.Helper()
+	kubelet, err := m.kubelet()
 	if err != nil {
 		s.t.Fatal(err)
 	}

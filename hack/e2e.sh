@@ -7,7 +7,8 @@
 # WIDE=1 runs every case, as arguments do of those they choose; without, those run that tell most in
 # some minutes. KEEP=1 leaves the clusters running. BINDER and PROTECTION say whose controllers bind
 # and protect in them: tarn or kubernetes; see `tarn-cluster up --help`. SUITE is the name
-# under which the results are kept. With arguments there is one cluster.
+# under which the results are kept. With arguments there is one cluster. NODES is the number of its
+# nodes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # As bin/tarn is built, so that nothing is compiled twice.
@@ -77,6 +78,11 @@ finish() {
 			for component in supervisor tarn-install image-import kube-apiserver kube-controller-manager kube-scheduler containerd kubelet tarn-controller tarn-node tarn-api; do
 				"$TARN_CLUSTER_BINARY" logs "$component" --name "$cluster" >"$logs/$cluster/$component.log" 2>&1 || true
 			done
+			for node in $(seq 2 "${NODES:-1}"); do
+				for component in kubelet tarn-node; do
+					"$TARN_CLUSTER_BINARY" logs "$component" --node "$cluster-$node" --name "$cluster" >"$logs/$cluster/$component-$node.log" 2>&1 || true
+				done
+			done
 			"$TARN_CLUSTER_BINARY" status --name "$cluster" >"$logs/$cluster/status" 2>&1 || true
 			echo "e2e: failed; the logs of the cluster are in $logs/$cluster" >&2
 		fi
@@ -100,7 +106,7 @@ start() {
 	asked "$suite" "$1"
 	"$TARN_CLUSTER_BINARY" up --name "$1" --spend-memory --kube-controller-manager-arg=--node-monitor-grace-period=25s \
 		--kubelet-arg=--volume-stats-agg-period=10s "${asking[@]}" \
-		${BINDER:+"--binder=$BINDER"} ${PROTECTION:+"--protection=$PROTECTION"}
+		${NODES:+"--nodes=$NODES"} ${BINDER:+"--binder=$BINDER"} ${PROTECTION:+"--protection=$PROTECTION"}
 }
 starting=()
 for cluster in "${clusters[@]}"; do

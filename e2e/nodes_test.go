@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,11 +12,7 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tarn "tarn.dev/tarn/api/v1alpha1"
@@ -32,6 +27,12 @@ const outOfServiceLimit = time.Minute
 
 // onThreeNodes begins a case, and gives the names of the nodes. The first runs the control plane.
 func onThreeNodes(t *testing.T, label string) (*scenario, []string) {
+	t.Helper()
+	return onThreeNodesWith(t, func() *scenario { return begin(t, label) })
+}
+
+// onThreeNodesWith is onThreeNodes with a function that begins the case.
+func onThreeNodesWith(t *testing.T, begin func() *scenario) (*scenario, []string) {
 	t.Helper()
 	if !suite.machine.here() {
 		t.Fatal("these cases need the cluster of hack/e2e.sh: run `make test-nodes`")
@@ -51,12 +52,15 @@ func onThreeNodes(t *testing.T, label string) (*scenario, []string) {
 	var s *scenario
 	t.Cleanup(func() { // after the case has removed its objects
 		for _, node := range nodes[1:] {
+			if s == nil {
+				return // it has failed to begin
+			}
 			if err := s.nothingLeftOn(suite.machine.on(node)); err != nil {
 				t.Errorf("the case has left something behind on node %s: %v", node, err)
 			}
 		}
 	})
-	s = begin(t, label)
+	s = begin()
 	return s, nodes
 }
 
@@ -79,32 +83,24 @@ func onNode(names ...string) func(*corev1.Pod) {
 	}
 }
 
-// stages gives the stages of the case, by node.
-func (s *scenario) stages() map[string][]tarn.PavStage {
+// stagedOn waits until the case has exactly these stages: the name of a node, or that and " ro".
+func (s *scenario) stagedOn(want ...string) {
 	s.t.Helper()
-	var list tarn.PavStageList
-	if err := suite.live.List(s.ctx, &list, client.MatchingLabels{tarn.LabelProvisioner: s.name}); err != nil {
-		s.t.Fatal(err)
-	}
-	found := map[string][]tarn.PavStage{}
-	for _, g := range list.Items {
-		found[g.Spec.NodeName] = append(found[g.Spec.NodeName], g)
-	}
-	return found
-}
-
-// stagedOn waits until the case has one stage on each of some nodes, and none on others.
-func (s *scenario) stagedOn(nodes ...string) {
-	s.t.Helper()
-	s.await(fmt.Sprintf("the stages to be on %q", nodes), func() (bool, string) {
-		found := s.stages()
-		ok := len(found) == len(nodes)
-		var state []string
-		for node, stages := range found {
-			ok = ok && len(stages) == 1 && slices.Contains(nodes, node)
-			state = append(state, fmt.Sprintf("%d on %s", len(stages), node))
+	s.await(fmt.Sprintf("the stages to be on %q", want), func() (bool, string) {
+		var list tarn.PavStageList
+		if err := suite.live.List(s.ctx, &list, client.MatchingLabels{tarn.LabelProvisioner: s.name}); err != nil {
+			return false, err.Error()
 		}
-		return ok, "there are " + strings.Join(state, ", ")
+		var found []string
+		for _, g := range list.Items {
+			name := g.Spec.NodeName
+			if g.Spec.ReadOnly {
+				name += " ro"
+			}
+			found = append(found, name)
+		}
+		slices.Sort(found)
+		return slices.Equal(found, want), fmt.Sprintf("they are on %q", found)
 	})
 }
 
@@ -190,100 +186,10 @@ func (s *scenario) writesOn(pod *corev1.Pod, dir string) {
 	s.neverRestarted(now)
 }
 
-// statefulSet makes a StatefulSet of one pod with a volume of the case's class.
-func (s *scenario) statefulSet(edits ...func(*corev1.Pod)) *appsv1.StatefulSet {
+// unstagedOn proves that one unstaging pod has run since the last call, on a node.
+func (s *scenario) unstagedOn(shelf, node string) {
 	s.t.Helper()
-	labels := map[string]string{"app": "db"}
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Labels: labels},
-		Spec: corev1.PodSpec{
-			TerminationGracePeriodSeconds: ptr.To[int64](1),
-			Containers: []corev1.Container{{Name: "main", Image: "busybox:1.36", Command: []string{"sh", "-ec", keepsData},
-				VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
-		},
-	}
-	for _, edit := range edits {
-		edit(pod)
-	}
-	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: s.name}, Spec: appsv1.StatefulSetSpec{
-		Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec},
-		VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{ObjectMeta: named("data"), Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: &s.name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources: corev1.VolumeResourceRequirements{Requests: size("16Mi")},
-		}}},
-	}}
-	s.create(set)
-	// Its pods must not return while the case removes them.
-	s.t.Cleanup(func() { s.deleteIfThere(set) })
-	return set
-}
-
-func TestOnThreeNodesAPodOfACutNodeRunsElsewhereWithItsData(t *testing.T) {
-	shelf := t.TempDir()
-	s, nodes := onThreeNodes(t, "cut")
-	s.create(s.provisioner(shelved(shelf)))
-	s.class(corev1.PersistentVolumeReclaimDelete)
-	s.statefulSet(onNode(nodes[1:]...), readyWhenWriting)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0", Namespace: s.name}}
-	s.ready(pod)
-	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
-		t.Fatal(err)
-	}
-	s.bound(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data-db-0", Namespace: s.name}})
-	data := filepath.Join(shelf, entriesOf(t, shelf)[0])
-	lost := pod.Spec.NodeName
-	s.stagedOn(lost)
-	s.writesOn(pod, data)
-
-	s.node("cut", lost)
-	written := s.lines(data)
-	const outOfService = "node.kubernetes.io/out-of-service"
-	back := func() {
-		s.node("start", lost)
-		s.kubectl("taint", "node", lost, outOfService+"-")
-	}
-	returned := false
-	defer func() {
-		if !returned {
-			back()
-		}
-	}()
-	s.nodeBecomes(lost, "given up", func(node *corev1.Node) bool { return !isReadyNode(node) })
-	s.kubectl("taint", "node", lost, outOfService+"=nodeshutdown:NoExecute")
-	tainted := time.Now()
-	now := &corev1.Pod{}
-	if !s.wait("the pod to run elsewhere", outOfServiceLimit, func() (bool, string) {
-		now = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0", Namespace: s.name}}
-		if err := s.get(now); err != nil {
-			return false, err.Error()
-		}
-		return now.UID != pod.UID && isReadyPod(now), fmt.Sprintf("pod %s is %s on node %s", now.UID, now.Status.Phase, now.Spec.NodeName)
-	}) {
-		t.FailNow()
-	}
-	t.Logf("the pod runs elsewhere %.1f s after the taint", time.Since(tainted).Seconds())
-	if now.Spec.NodeName == lost {
-		t.Errorf("the pod runs on the node that is off")
-	}
-	if text := s.printed(now); !strings.Contains(text, "blob: OK") {
-		t.Errorf("the pod has not found its data, and says:\n%s", text)
-	}
-	if n := s.lines(data); n <= written {
-		t.Errorf("the volume has %d lines, want more than the %d that were written before", n, written)
-	}
-
-	back()
-	returned = true
-	s.nodeBecomes(lost, "ready again", isReadyNode)
-	s.cleanNode(lost)
-	s.stagedOn(now.Spec.NodeName)
-	s.writesOn(now, data)
-	if err := errors.Join(auditedOn(suite.machine.on(lost), s.name), auditedOn(suite.machine.on(now.Spec.NodeName), s.name)); err != nil {
-		t.Error(err)
-	}
-	if seen := suite.news.of(s.name); seen.stages != 2 || seen.pods[tarn.StepCreation] != 1 || len(s.records()) != 1 || len(entriesOf(t, shelf)) != 1 {
-		t.Errorf("there were %d stages, %d creation pods, %d volumes and the directories %q; want 2, 1, 1 and 1",
-			seen.stages, seen.pods[tarn.StepCreation], len(s.records()), entriesOf(t, shelf))
+	if text := unstaged(s.t, shelf); strings.Count(text, "\n") != 1 || !strings.HasSuffix(text, " on "+node+"\n") {
+		s.t.Errorf("the unstaging pods wrote %q, want one line of node %s", text, node)
 	}
 }

@@ -6,14 +6,18 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"tarn.dev/tarn/cluster/internal/component"
@@ -39,6 +43,9 @@ type tokens struct {
 
 	mu  sync.Mutex
 	due map[string]time.Time // when to replace the token of an account
+	// node is the UID of the Node that the token of the node agent names. If the Node is deleted and
+	// registered again, the API server rejects that token.
+	node types.UID
 }
 
 // keep replaces tokens until ctx ends. It retries a failure at the next check.
@@ -57,7 +64,7 @@ func (t *tokens) keep(ctx context.Context) {
 	}
 }
 
-// replace makes a new token for each account whose token is due.
+// replace makes a new token for each account whose token is due, or names a Node that is gone.
 func (t *tokens) replace(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, tokenCheck)
 	defer cancel()
@@ -68,12 +75,38 @@ func (t *tokens) replace(ctx context.Context, now time.Time) error {
 			late = append(late, account)
 		}
 	}
+	_, agent := t.due[component.TarnNode]
 	t.mu.Unlock()
 	var errs []error
+	if agent && !slices.Contains(late, component.TarnNode) {
+		switch again, err := t.registeredAgain(ctx); {
+		case err != nil:
+			errs = append(errs, err)
+		case again:
+			late = append(late, component.TarnNode)
+		}
+	}
 	for _, account := range late {
 		errs = append(errs, t.issue(ctx, account, now))
 	}
 	return errors.Join(errs...)
+}
+
+// registeredAgain reports whether the Node is another object than the one in the agent's token.
+func (t *tokens) registeredAgain(ctx context.Context) (bool, error) {
+	client, err := t.client()
+	if err != nil {
+		return false, err
+	}
+	node, err := client.CoreV1().Nodes().Get(ctx, t.layout.NodeName(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil // the kubelet has not registered it yet
+	} else if err != nil {
+		return false, fmt.Errorf("reading the Node of the node agent's token: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return node.UID != t.node, nil
 }
 
 // issue replaces an account's token by a new one.
@@ -100,6 +133,9 @@ func (t *tokens) issue(ctx context.Context, account string, now time.Time) error
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.due[account] = expires.Add(-expires.Sub(now) / 2)
+	if bound := request.Spec.BoundObjectRef; bound != nil {
+		t.node = bound.UID
+	}
 	return nil
 }
 
@@ -107,7 +143,17 @@ func (t *tokens) issue(ctx context.Context, account string, now time.Time) error
 func (t *tokens) thisNode(ctx context.Context, client kubernetes.Interface) (*authenticationv1.BoundObjectReference, error) {
 	name := t.layout.NodeName()
 	var node *corev1.Node
-	nodes := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", "", fields.OneTermEqualSelector("metadata.name", name))
+	selector := fields.OneTermEqualSelector("metadata.name", name).String()
+	nodes := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selector
+			return client.CoreV1().Nodes().List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selector
+			return client.CoreV1().Nodes().Watch(ctx, o)
+		},
+	}, client)
 	err := await(ctx, nodes, &corev1.Node{}, func(o runtime.Object) (there bool) {
 		node, there = o.(*corev1.Node)
 		return there

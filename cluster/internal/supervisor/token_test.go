@@ -9,6 +9,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -67,4 +68,42 @@ func TestATokenIsReplacedLongBeforeItExpires(t *testing.T) {
 	if tokenLife > 7*24*time.Hour {
 		t.Errorf("a token is valid for %s, want days at most", tokenLife)
 	}
+}
+
+func TestTheAgentsTokenFollowsANodeThatIsRegisteredAgain(t *testing.T) {
+	l, err := layout.New("x", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, now := t.Context(), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	server := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: l.NodeName(), UID: "first"}})
+	server.PrependReactor("create", "serviceaccounts", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		request := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest)
+		request.Status.Token = "names " + string(request.Spec.BoundObjectRef.UID)
+		request.Status.ExpirationTimestamp = metav1.NewTime(now.Add(time.Hour))
+		return true, request, nil
+	})
+	keeper := &tokens{layout: l, life: time.Hour, client: func() (kubernetes.Interface, error) { return server, nil }, due: map[string]time.Time{}}
+	if err := keeper.issue(ctx, component.TarnNode, now); err != nil {
+		t.Fatal(err)
+	}
+	becomes := func(what, want string) {
+		t.Helper()
+		if err := keeper.replace(ctx, now); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if got, err := os.ReadFile(l.TokenOf(component.TarnNode)); err != nil || string(got) != want {
+			t.Errorf("%s the token %q (%v), want %q", what, got, err, want)
+		}
+	}
+	becomes("as long as the Node exists,", "names first")
+	nodes := server.CoreV1().Nodes()
+	if err := nodes.Delete(ctx, l.NodeName(), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	becomes("while no Node exists,", "names first")
+	if _, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: l.NodeName(), UID: "second"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	becomes("once it is registered again,", "names second")
 }

@@ -27,7 +27,8 @@ echo filled
 `
 
 // closesFiles is a script that prints the number of each file that it has written and closed. It
-// ends some files after its volume was lost and has come back.
+// ends some files after its volume was lost and has come back. Then it reads those from before, when
+// they are uploaded, and before the server lists them again.
 const closesFiles = `
 mkdir /data/load; i=0; after=0; lost=
 until [ $after -ge 20 ]; do
@@ -35,9 +36,11 @@ until [ $after -ge 20 ]; do
 	if cp /tmp/file /data/load/$i 2> /dev/null; then
 		echo "closed $i"; [ -z "$lost" ] || after=$((after+1))
 	else
-		[ "$lost" ] || echo "lost at $i"; lost=1; sleep 0.1
+		[ "$lost" ] || { echo "lost at $i"; lost=$i; }; sleep 0.1
 	fi
 done
+sleep 3
+for n in $(seq $((lost-1))); do [ "$(cat /data/load/$n)" = "content of $n" ] || echo "changed $n"; done
 echo all closed
 `
 
@@ -105,6 +108,9 @@ func TestABucketServesAClaimAndLosesNoClosedFileWhenItsServerIsKilled(t *testing
 	text := s.prints(pod, "all closed")
 	if !strings.Contains(text, "lost at") {
 		t.Errorf("the server was killed and the pod has not noticed: %s", text)
+	}
+	if strings.Contains(text, "changed ") {
+		t.Errorf("a file that was closed before the kill has another content: %s", text)
 	}
 	s.neverRestarted(pod)
 

@@ -10,6 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0 PATH=$PWD/bin:$PATH
+unset KUBECONFIG # what ends the run must not find the caller's cluster
 cluster=${TARN_CLUSTER_NAME:-tarn-external} prefix=external pool=4Gi
 logs=$PWD/.tarn/external
 names=("$@")
@@ -34,7 +35,6 @@ trap finish EXIT
 mkdir -p "$logs"
 for each in ./agnhost github.com/onsi/ginkgo/v2/ginkgo; do go build -C hack/external -o "$scratch/" "$each"; done
 go test -C hack/external -c -o "$scratch/external.test" .
-unset KUBECONFIG
 tarn-cluster up --name "$cluster" >&2
 KUBECONFIG=$(tarn-cluster kubeconfig --name "$cluster")
 export KUBECONFIG

@@ -3,10 +3,12 @@
 # what serves them is killed by a schedule that follows from SEED. Every byte is checked, and in the
 # end nothing may be left. A failure leaves the cluster's logs and the loads' journals in .tarn/soak.
 #
-# SEED repeats the schedule of an earlier run. KEEP=1 leaves the cluster running.
+# SEED repeats the schedule of an earlier run. KEEP=1 leaves the cluster running, with its volumes and
+# the server of its buckets.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0 PATH=$PWD/bin:$PATH
+unset KUBECONFIG # what ends the run must not find the caller's cluster
 cluster=${TARN_CLUSTER_NAME:-tarn-soak} prefix=soak pool=1Gi
 logs=$PWD/.tarn/soak
 duration=${SOAK:-20m} seed=${SEED:-$SRANDOM}
@@ -20,13 +22,17 @@ finish() {
 	if [ "$status" -ne 0 ]; then
 		rm -rf "$logs" && mkdir -p "$logs"
 		cp -r "$scratch/journals" "$logs/"
-		kubectl get pods,claims,volumes,events -A -o wide >"$logs/objects" 2>&1
+		[ -z "${KUBECONFIG:-}" ] || kubectl get pods,pvc,pv,pavvolumes,pavstages,events -A -o wide >"$logs/objects" 2>&1
 		for component in supervisor containerd kubelet tarn-controller tarn-node; do
 			tarn-cluster logs "$component" --name "$cluster" >"$logs/$component.log" 2>&1
 		done
 		echo "soak: failed with seed $seed; see .tarn/soak" >&2
 	fi
-	[ -n "${KEEP:-}" ] || tarn-cluster down --name "$cluster" >&2 || status=1
+	if [ -n "${KEEP:-}" ]; then
+		echo "soak: cluster $cluster still runs; its volumes are in $scratch" >&2
+		exit "$status"
+	fi
+	tarn-cluster down --name "$cluster" >&2 || status=1
 	[ -z "$server" ] || kill "$server"
 	rm -rf --one-file-system "$scratch"
 	exit "$status"

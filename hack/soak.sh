@@ -46,6 +46,7 @@ KUBECONFIG=$(tarn-cluster kubeconfig --name "$cluster")
 export KUBECONFIG
 tarn-cluster image build --name "$cluster" --tag tarn.dev/soak-load:1 --binary "$scratch/load" >&2
 for name in btrfs xfs shared bucket encrypted; do ready "$name" 2>&1; done >&2
-# What each can: writes within files, and whether a pod may notice that its server dies.
+# What each can: writes within files, whether a pod may notice that its server dies, and whether
+# the last content of a file may then be in NAME.recovered.
 "$scratch/soak" "$cluster" "$seed" "$duration" "$scratch/journals" \
-	blocks:soak-btrfs blocks:soak-xfs blocks:soak-shared faults:soak-bucket blocks,faults:soak-encrypted
+	blocks:soak-btrfs blocks:soak-xfs blocks:soak-shared faults,recovers:soak-bucket blocks,faults:soak-encrypted

@@ -4,9 +4,10 @@
 //
 //	soak CLUSTER SEED DURATION JOURNALS CLASS...
 //
-// CLUSTER is a name for tarn-cluster, JOURNALS a directory of this machine. A class that begins with
-// "blocks:" serves writes within files and renames. One that begins with "faults:" has a server whose
-// death pods notice. "blocks,faults:" is both.
+// CLUSTER is a name for tarn-cluster, JOURNALS a directory of this machine. A class may begin with what
+// its load must know, such as "blocks,faults:". "blocks" serves writes within files and renames,
+// "faults" has a server whose death pods notice, and "recovers" may keep the last content of a file
+// under another name.
 package main
 
 import (
@@ -246,7 +247,7 @@ func (s *soak) nothingLeft(ctx context.Context) error {
 // sums adds up what the loads wrote in their journals.
 func (s *soak) sums() string {
 	paths, _ := filepath.Glob(filepath.Join(s.journals, "*")) // the pattern is valid
-	volumes, writes, bytes, verified, failed := len(paths), 0, 0, 0, 0
+	volumes, writes, bytes, verified, failed, recovered := len(paths), 0, 0, 0, 0, 0
 	for _, path := range paths {
 		text, _ := os.ReadFile(path) // it counts for nothing
 		for line := range strings.Lines(string(text)) {
@@ -256,13 +257,13 @@ func (s *soak) sums() string {
 			case n == 4 && verb == "end" && size >= 0:
 				writes, bytes = writes+1, bytes+size
 			case verb == "verified":
-				var files, faults int
-				_, _ = fmt.Sscanf(line, "verified %d failed %d", &files, &faults)
-				verified, failed = verified+1, failed+faults
+				var files, faults, others int
+				_, _ = fmt.Sscanf(line, "verified %d failed %d recovered %d", &files, &faults, &others)
+				verified, failed, recovered = verified+1, failed+faults, recovered+others
 			}
 		}
 	}
-	return fmt.Sprintf("%d volumes, %d writes of %d MB, all checked %d times, %d operations repeated", volumes, writes, bytes>>20, verified, failed)
+	return fmt.Sprintf("%d volumes, %d writes of %d MB, all checked %d times, %d operations repeated, %d files recovered", volumes, writes, bytes>>20, verified, failed, recovered)
 }
 
 // volume is what a slot has: at most one claim and its pod at a time.

@@ -1,12 +1,13 @@
 // Command load writes to a volume until it is told to end, and holds all of it against a journal
 // outside of the volume. It runs in the pods of hack/soak, and must not know what serves the volume.
 //
-//	load VOLUME JOURNAL NAME [blocks] [faults]
+//	load VOLUME JOURNAL NAME [blocks] [faults] [recovers]
 //
 // Every byte follows from the name, so that a load which starts again on the same volume can check
 // what the last one wrote. With "blocks" it also writes within a file and renames files. With
 // "faults" an operation that fails is repeated, because the volume's server may be killed; without,
-// it ends the load.
+// it ends the load. With "recovers" the newest content of a file may be in NAME.recovered, as the
+// provisioner's README says.
 //
 // A line of the journal is written before an operation and after it, when the volume has synced
 // it. SIGTERM ends the load: it then checks everything and writes "verified" as the last line.
@@ -51,13 +52,15 @@ type file struct {
 }
 
 type load struct {
-	volume, name   string
-	journal        *os.File
-	blocks, faults bool
-	files          map[string]file
-	generation     uint64
-	random         *rand.Rand
-	failed         int // operations
+	volume, name string
+	journal      *os.File
+	files        map[string]file
+	generation   uint64
+	random       *rand.Rand
+	failed       int // operations
+	recovered    int // files
+
+	blocks, faults, recovers bool
 }
 
 func main() {
@@ -67,7 +70,8 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	l := &load{volume: os.Args[1], name: os.Args[3], blocks: slices.Contains(os.Args[4:], "blocks"), faults: slices.Contains(os.Args[4:], "faults"), files: map[string]file{}}
+	has := func(flag string) bool { return slices.Contains(os.Args[4:], flag) }
+	l := &load{volume: os.Args[1], name: os.Args[3], files: map[string]file{}, blocks: has("blocks"), faults: has("faults"), recovers: has("recovers")}
 	if err := l.run(ctx, os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		if l.journal != nil {
@@ -101,7 +105,7 @@ func (l *load) run(ctx context.Context, journal string) error {
 			if err := l.verify(); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(l.journal, "verified %d failed %d\n", len(l.files), l.failed)
+			_, err := fmt.Fprintf(l.journal, "verified %d failed %d recovered %d\n", len(l.files), l.failed, l.recovered)
 			return err
 		case <-tick.C:
 			if err := l.operate(); err != nil {
@@ -176,9 +180,28 @@ func (l *load) verify() error {
 
 // check reads one file, and fails if it has another content.
 func (l *load) check(name string, f file) error {
-	var got []byte
-	err := l.persist("reading "+name, func() (err error) {
-		path, offset := l.at(name)
+	path, offset := l.at(name)
+	got, err := l.read(path, offset, f.size)
+	if err != nil {
+		return err
+	}
+	want := l.content(name, f)
+	if bytes.Equal(got, want) {
+		return nil
+	}
+	if last, err := os.ReadFile(path + ".recovered"); l.recovers && err == nil && bytes.Equal(last, want) {
+		if err := os.Remove(path + ".recovered"); err != nil {
+			return err
+		}
+		l.recovered++
+		return l.write(name, f.size)
+	}
+	return fmt.Errorf("%s has sha256 %x and %d bytes, want %x and %d of generation %d", name, sha256.Sum256(got), len(got), sha256.Sum256(want), len(want), f.generation)
+}
+
+// read gives a whole file, or of one with blocks as many bytes as are asked for.
+func (l *load) read(path string, offset int64, size int) (got []byte, err error) {
+	err = l.persist("reading "+path, func() (err error) {
 		if offset < 0 {
 			got, err = os.ReadFile(path)
 			return err
@@ -188,17 +211,11 @@ func (l *load) check(name string, f file) error {
 			return err
 		}
 		defer open.Close()
-		got = make([]byte, f.size)
+		got = make([]byte, size)
 		_, err = open.ReadAt(got, offset)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	if want := l.content(name, f); !bytes.Equal(got, want) {
-		return fmt.Errorf("%s has sha256 %x and %d bytes, want %x and %d of generation %d", name, sha256.Sum256(got), len(got), sha256.Sum256(want), len(want), f.generation)
-	}
-	return nil
+	return got, err
 }
 
 // settle removes files of an uncertain state, and writes such blocks anew.

@@ -3,7 +3,9 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"reflect"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -46,6 +48,32 @@ func (c connection) config() (*rest.Config, error) {
 	config.QPS, config.Burst = -1, -1
 	config.UserAgent = "tarn/" + Version
 	return config, nil
+}
+
+// serverTime returns the time by the API server's clock, which wrote the times in objects. It is
+// this machine's time if the two clocks agree to about a second, or if the API server does not say.
+func serverTime(ctx context.Context, config *rest.Config) time.Time {
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return time.Now()
+	}
+	caller, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return time.Now()
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath("version").String(), nil)
+	if err != nil {
+		return time.Now()
+	}
+	response, err := caller.Do(request)
+	if err != nil {
+		return time.Now()
+	}
+	response.Body.Close()
+	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil && time.Since(date).Abs() > 2*time.Second {
+		return date
+	}
+	return time.Now()
 }
 
 // client returns a client that reads from the cluster without a cache.

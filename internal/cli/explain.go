@@ -114,7 +114,7 @@ func runExplain(cmd *cobra.Command, to connection, output output, asked explain.
 	}
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), explainTime, errors.New("the API server did not respond within the timeout"))
 	defer cancel()
-	now := time.Now()
+	now := serverTime(ctx, config)
 	answer, err := explain.Explain(ctx, explain.Source{Client: c, Logs: logs.CoreV1(), Namespace: Namespace}, asked, now)
 	if err != nil {
 		return err

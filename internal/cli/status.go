@@ -41,13 +41,17 @@ func newStatusCommand() *cobra.Command {
 }
 
 func runStatus(cmd *cobra.Command, to connection, namespace string, output output) error {
+	config, err := to.config()
+	if err != nil {
+		return err
+	}
 	c, err := to.client()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), statusTime, errors.New("the API server did not respond within the timeout"))
 	defer cancel()
-	now := time.Now()
+	now := serverTime(ctx, config)
 	report, err := status.Status(ctx, status.Source{Client: c, System: Namespace, Namespace: namespace}, now)
 	if err != nil {
 		return err

@@ -80,6 +80,8 @@ type Usage struct {
 	Available int64
 	// Time is when the kubelet measured, in whole seconds of its node's clock. Zero is unknown.
 	Time time.Time
+	// Ahead is by how much that clock is ahead of this machine's, zero if it is not.
+	Ahead time.Duration
 }
 
 // Used gives how full the volumes of claims are, by the names of the claims. It leaves out claims
@@ -189,6 +191,10 @@ func (k *Kubelets) ask(ctx context.Context, node *corev1.Node) (map[client.Objec
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("it answered %s", response.Status)
 	}
+	ahead := time.Duration(0)
+	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
+		ahead = max(0, time.Until(date))
+	}
 	var told summary
 	if err := json.NewDecoder(io.LimitReader(response.Body, longest)).Decode(&told); err != nil {
 		return nil, fmt.Errorf("reading its answer: %w", err)
@@ -201,7 +207,7 @@ func (k *Kubelets) ask(ctx context.Context, node *corev1.Node) (map[client.Objec
 			}
 			key := client.ObjectKey{Namespace: v.PVCRef.Namespace, Name: v.PVCRef.Name}
 			if known, is := used[key]; !is || !v.Time.Before(known.Time) { // of several pods, the newest
-				used[key] = Usage{Used: *v.UsedBytes, Size: *v.CapacityBytes, Available: available(v.AvailableBytes, *v.UsedBytes, *v.CapacityBytes), Time: v.Time}
+				used[key] = Usage{Used: *v.UsedBytes, Size: *v.CapacityBytes, Available: available(v.AvailableBytes, *v.UsedBytes, *v.CapacityBytes), Time: v.Time, Ahead: ahead}
 			}
 		}
 	}

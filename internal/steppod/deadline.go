@@ -43,9 +43,21 @@ func limitOf(pod *corev1.Pod) time.Duration {
 func deadlineOf(pod *corev1.Pod) time.Time {
 	begin := pod.CreationTimestamp.Time
 	if pod.Status.StartTime != nil {
-		begin = pod.Status.StartTime.Time
+		begin = pod.Status.StartTime.Add(behind(pod))
 	}
 	return begin.Add(limitOf(pod))
+}
+
+// behind is by how much the clock of the pod's node is seen to be behind the API server's: a
+// kubelet starts a pod after it was scheduled. A clock that is ahead cannot be told from a late
+// start. It makes deadlines longer, and a pod that ended before its deletion look stopped.
+func behind(pod *corev1.Pod) time.Duration {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && pod.Status.StartTime != nil {
+			return max(0, c.LastTransitionTime.Sub(pod.Status.StartTime.Time))
+		}
+	}
+	return 0
 }
 
 // endedByDeadline says whether a failed pod was ended at its deadline. The node agent may report

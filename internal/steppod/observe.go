@@ -195,7 +195,8 @@ func wasStopped(pod *corev1.Pod, result *tarnv1.PodResult) bool {
 		return true
 	}
 	grace := time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 0)) * time.Second
-	return !endTime(pod).Before(pod.DeletionTimestamp.Add(-grace))
+	// A clock that is behind does not show which of the two came first.
+	return behind(pod) > time.Second || !endTime(pod).Before(pod.DeletionTimestamp.Add(-grace))
 }
 
 // observeGoing observes a pod that is being deleted. Its message names the cause if the deletion is
@@ -390,11 +391,12 @@ func Waiting(pod *corev1.Pod) (kind, text string) {
 	return "", ""
 }
 
+// endTime is when the last container of a pod ended, by the API server's clock.
 func endTime(pod *corev1.Pod) time.Time {
-	end := pod.CreationTimestamp.Time
+	end, late := pod.CreationTimestamp.Time, behind(pod)
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if t := s.State.Terminated; t != nil && t.FinishedAt.After(end) {
-			end = t.FinishedAt.Time
+		if t := s.State.Terminated; t != nil && t.FinishedAt.Add(late).After(end) {
+			end = t.FinishedAt.Add(late)
 		}
 	}
 	return end

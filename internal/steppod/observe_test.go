@@ -27,6 +27,14 @@ func ended(code int32) corev1.ContainerState {
 
 type change func(*corev1.Pod)
 
+// behind schedules the pod and starts it at once, on a node whose clock is behind.
+func behind(by time.Duration) change {
+	return func(pod *corev1.Pod) {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(born)}}
+		pod.Status.StartTime = &metav1.Time{Time: born.Add(-by)}
+	}
+}
+
 func podOf(step tarnv1.Step, changes ...change) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Name: "p", Namespace: "ns", CreationTimestamp: metav1.NewTime(born),
@@ -112,6 +120,12 @@ func TestAPodIs(t *testing.T) {
 		{"failed when its time is up and it has found no node, with what the scheduler says", podOf(tarnv1.StepCreation, unscheduled), 10*time.Minute + 15*time.Second, steppod.PodFailed, steppod.ReasonPodDeadline, "pod ns/p has not ended within 10m0s: not scheduled: 0/1 nodes"},
 		{"running while it crashes and has time left", podOf(tarnv1.StepCreation, container(crashing), hasCrashed), 9 * time.Minute, steppod.PodRunning, "", "CrashLoopBackOff: back-off 5m0s"},
 		{"failed when its time is up and it still crashes, with that", podOf(tarnv1.StepCreation, container(crashing), hasCrashed), eons, steppod.PodFailed, steppod.ReasonPodDeadline, "within 10m0s: container c: CrashLoopBackOff: back-off 5m0s"},
+		{"going when it ended after its deletion, by a clock that is behind", podOf(tarnv1.StepDeletion, onNode, phase(corev1.PodSucceeded), container(ended(0)), goingLater, behind(5*time.Minute), result(tarnv1.PodResult{})), soon, steppod.PodGoing, "", ""},
+		{"succeeded when it ended before its deletion, by the API server's clock", podOf(tarnv1.StepDeletion, onNode, phase(corev1.PodSucceeded), container(ended(0)), goingLater, behind(0), result(tarnv1.PodResult{})), soon, steppod.PodSucceeded, "", ""},
+		{"running until its time is up by the API server's clock, though its node's is behind", podOf(tarnv1.StepCreation, container(running), behind(5*time.Minute)), 10 * time.Minute, steppod.PodRunning, "", ""},
+		{"settling while its results are not stored, though its node's clock is behind", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0)), behind(5*time.Minute), func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State.Terminated.FinishedAt = metav1.NewTime(born)
+		}), 6 * time.Minute, steppod.PodSettling, "", ""},
 		{"settling while its results are not stored", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0))), soon, steppod.PodSettling, "", ""},
 		{"failed when its results never come", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0))), eons, steppod.PodFailed, steppod.ReasonResultLost, "node agent"},
 		{"succeeded with its results", podOf(tarnv1.StepCreation, phase(corev1.PodSucceeded), container(ended(0)), result(tarnv1.PodResult{})), soon, steppod.PodSucceeded, "", ""},

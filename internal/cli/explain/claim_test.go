@@ -198,6 +198,11 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		{"the class names a Secret by an annotation that is missing", with(newWorld(), func(w *world) {
 			w.class.Parameters = map[string]string{"csi.storage.k8s.io/node-publish-secret-name": "${pvc.annotations['key']}", "csi.storage.k8s.io/node-publish-secret-namespace": "${pvc.namespace}"}
 		}), `the claim has no annotation "key"; set it to the name of a Secret`, "when the claim's annotation is corrected", ""},
+		{"the controller's clock is behind, and the lease is renewed", with(newWorld(), func(w *world) {
+			w.view.Controller.Spec.RenewTime.Time = began.Time
+			w.view.Controller.CreationTimestamp = began
+			w.view.Controller.ManagedFields = []metav1.ManagedFieldsEntry{{Time: ptr.To(metav1.NewTime(now.Add(-time.Second)))}}
+		}), "has not started although tarn controller runs", "when the controller reconciles it", ""},
 		{"the controller's lease ran out", with(newWorld(), func(w *world) { w.view.Controller.Spec.RenewTime.Time = began.Time }), "no tarn controller runs", "when tarn controller runs", ""},
 		{"the controller's Deployment is scaled to none", with(newWorld(), deployed(0)), "no tarn controller runs", "when tarn controller runs", "kubectl -n tarn-system scale deployment tarn-controller --replicas=2"},
 		{"the controller's pods are not ready", with(newWorld(), deployed(2)), "no tarn controller runs", "when tarn controller runs", "kubectl -n tarn-system rollout restart deployment tarn-controller"},

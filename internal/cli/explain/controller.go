@@ -199,7 +199,9 @@ func selects(d *appsv1.Deployment, name string) bool {
 const leaseRunOut = "expired"
 
 // Leader says by the lease of Tarn's controller, nil for none, whether a controller runs. state is
-// the state of the lease in one word, message its meaning.
+// the state of the lease in one word, message its meaning. The clock of the controller's machine
+// may differ from now's, which is the API server's. So the time of a renewal is that at which the
+// API server wrote it.
 func Leader(l *coordinationv1.Lease, now time.Time) (leads bool, state, message string) {
 	term := 15 * time.Second
 	if l != nil && l.Spec.LeaseDurationSeconds != nil {
@@ -210,8 +212,13 @@ func Leader(l *coordinationv1.Lease, now time.Time) (leads bool, state, message 
 		return false, "missing", "tarn controller has never held its lease: it does not run, or runs with --leader-elect=false, which needs no lease"
 	case l.Spec.RenewTime == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "":
 		return false, "released", "the last tarn controller has ended and released its lease"
-	case now.Sub(l.Spec.RenewTime.Time) > term:
-		return false, leaseRunOut, fmt.Sprintf("%s last renewed it %s ago", *l.Spec.HolderIdentity, duration.HumanDuration(now.Sub(l.Spec.RenewTime.Time)))
+	}
+	renewed := l.Spec.RenewTime.Time
+	if at := writtenAt(l); at.After(l.CreationTimestamp.Time) {
+		renewed = at
+	}
+	if now.Sub(renewed) > term {
+		return false, leaseRunOut, fmt.Sprintf("%s last renewed it %s ago", *l.Spec.HolderIdentity, duration.HumanDuration(now.Sub(renewed)))
 	}
 	return true, "held", "its holder is " + *l.Spec.HolderIdentity
 }

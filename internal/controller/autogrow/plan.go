@@ -164,7 +164,7 @@ func (p *Plan) measured(v *View, grow *volume.AutoGrow, now time.Time) {
 	full, percent := grow.Full(v.Usage.Used, v.Usage.Available)
 	next := grow.Next(has)
 	switch read := v.Usage.Time; {
-	case !read.After(p.Memory.Settled) || !read.After(lastReading(v.Claim)):
+	case !read.Add(-v.Usage.Ahead).After(p.Memory.Settled) || !read.After(lastReading(v.Claim)):
 		return // from before the end of the last step
 	case !full:
 		if p.Memory.Told != "" {

@@ -101,6 +101,14 @@ func TestAClaimGrowsByAReadingThatIsNewAndFull(t *testing.T) {
 			v.Claim.Annotations = nil
 			v.Class.Annotations = map[string]string{tarnv1.AnnotationAutoGrow: "max=1Gi"}
 		}, "120Mi", eventGrown, ""},
+		"a reading from before the end of a resize, by a clock that is ahead": {func(v *View) {
+			settled(noon.Add(-20 * time.Second))(v)
+			v.Usage.Time, v.Usage.Ahead = v.Usage.Time.Add(5*time.Minute), 5*time.Minute
+		}, "", "", ""},
+		"a reading from after the end of a resize, by a clock that is ahead": {func(v *View) {
+			settled(noon.Add(-40 * time.Second))(v)
+			v.Usage.Time, v.Usage.Ahead = v.Usage.Time.Add(5*time.Minute), 5*time.Minute
+		}, "120Mi", eventGrown, ""},
 		"root's reserve is used":        {func(v *View) { v.Usage.Used, v.Usage.Available = 78*mi, 17*mi }, "120Mi", eventGrown, "82%"},
 		"not valid":                     {says("max=lots"), "", eventInvalid, `annotation tarn.dev/auto-grow: max="lots" is not a size; write`},
 		"no class":                      {func(v *View) { v.Class = nil }, "", eventRejected, "allowVolumeExpansion"},

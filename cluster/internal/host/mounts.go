@@ -116,6 +116,16 @@ func Isolate(l layout.Layout) error {
 // HostMounts makes a mount namespace with the mounts of the host, from which further nodes start.
 // Mounts of the host still come in; none go out. Call it before Isolate.
 func HostMounts() (*os.File, error) {
+	ns, err := newNamespace(unix.CLONE_NEWNS, "mnt", func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "") })
+	if err != nil {
+		return nil, fmt.Errorf("copying the host's mounts for further nodes: %w", err)
+	}
+	return ns, nil
+}
+
+// newNamespace makes a namespace on a thread that ends right after, and sets it up on that thread.
+// file is the namespace's name in /proc/thread-self/ns.
+func newNamespace(flag int, file string, setUp func() error) (*os.File, error) {
 	type result struct {
 		ns  *os.File
 		err error
@@ -123,15 +133,15 @@ func HostMounts() (*os.File, error) {
 	made := make(chan result)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread must not be used again
-		err := unix.Unshare(unix.CLONE_NEWNS)
+		err := unix.Unshare(flag)
 		if err == nil {
-			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
+			err = setUp()
 		}
 		if err != nil {
-			made <- result{err: fmt.Errorf("copying the host's mounts for further nodes: %w", err)}
+			made <- result{err: err}
 			return
 		}
-		ns, err := os.Open("/proc/thread-self/ns/mnt")
+		ns, err := os.Open("/proc/thread-self/ns/" + file)
 		made <- result{ns, err}
 	}()
 	r := <-made

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -132,24 +131,12 @@ func RemoveFurther(first *os.File, node layout.Node) error {
 	return proc.InNetNS(first, func() error { return removeLink(node.Link()) })
 }
 
-// newNetNS makes a network namespace on a thread that ends right after.
 func newNetNS() (*os.File, error) {
-	type result struct {
-		ns  *os.File
-		err error
+	ns, err := newNamespace(unix.CLONE_NEWNET, "net", func() error { return nil })
+	if err != nil {
+		return nil, fmt.Errorf("creating the node's network namespace: %w", err)
 	}
-	made := make(chan result)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread must not be used again
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			made <- result{err: fmt.Errorf("creating the node's network namespace: %w", err)}
-			return
-		}
-		ns, err := os.Open("/proc/thread-self/ns/net")
-		made <- result{ns, err}
-	}()
-	r := <-made
-	return r.ns, r.err
+	return ns, nil
 }
 
 // configureNode runs inside the node's network namespace.

@@ -91,6 +91,7 @@ func (g *gatherer) gather(ctx context.Context) error {
 	case *corev1.Pod:
 		v.Claims = g.claimsNamed(ctx, o.Namespace, volume.ClaimsOfPod(o))
 		v.Pod = g.podView(ctx, o, true)
+		v.Pod.Home = g.home(ctx, o, v.Claims)
 	case *tarnv1.PersistentVolumeSet:
 		g.set(ctx, o)
 	case *tarnv1.App:
@@ -430,6 +431,39 @@ func (g *gatherer) stepPod(ctx context.Context, namespace, name string) *podView
 		return g.podView(ctx, pod, false)
 	}
 	return nil
+}
+
+// home reads the node that alone has a volume of a pod without a node.
+func (g *gatherer) home(ctx context.Context, pod *corev1.Pod, claims []*claimView) home {
+	i := slices.IndexFunc(claims, func(c *claimView) bool { return homeOf(c.Volume) != "" })
+	if i < 0 || pod.Spec.NodeName != "" {
+		return home{}
+	}
+	h := home{Volume: claims[i].Volume.Name, Name: homeOf(claims[i].Volume)}
+	h.Node = get(ctx, g, node, "", h.Name, &corev1.Node{})
+	h.Gone = h.Node == nil && !g.unread(node, "", h.Name)
+	return h
+}
+
+// homeOf names the node that alone has a volume, empty for none. By an affinity only its host name is
+// known, which is its name almost everywhere.
+func homeOf(v *volumeView) string {
+	switch {
+	case v == nil || v.Volume == nil || v.Volume.Spec.NodeAffinity == nil || v.Volume.Spec.NodeAffinity.Required == nil:
+		return ""
+	case v.Record != nil && v.Record.Status.NodeName != "":
+		return v.Record.Status.NodeName
+	}
+	terms := v.Volume.Spec.NodeAffinity.Required.NodeSelectorTerms
+	if len(terms) != 1 {
+		return ""
+	}
+	for _, e := range terms[0].MatchExpressions {
+		if e.Key == corev1.LabelHostname && e.Operator == corev1.NodeSelectorOpIn && len(e.Values) == 1 {
+			return e.Values[0]
+		}
+	}
+	return ""
 }
 
 // podView reads the node, Events and log of a pod. For the pod that the user asked about, it also

@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"tarn.dev/tarn/internal/testkit"
 )
 
 // lists is a cluster with claims, volumes and one namespace. It fails a read without a name.
@@ -16,6 +18,7 @@ type lists struct {
 	t       *testing.T
 	claims  []corev1.PersistentVolumeClaim
 	volumes []corev1.PersistentVolume
+	pods    []corev1.Pod
 }
 
 func (l *lists) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
@@ -30,6 +33,11 @@ func (l *lists) Get(_ context.Context, key client.ObjectKey, into client.Object,
 	case *corev1.PersistentVolumeClaim:
 		if i := slices.IndexFunc(l.claims, func(c corev1.PersistentVolumeClaim) bool { return client.ObjectKeyFromObject(&c) == key }); i >= 0 {
 			*into = l.claims[i]
+			return nil
+		}
+	case *corev1.Pod:
+		if i := slices.IndexFunc(l.pods, func(p corev1.Pod) bool { return client.ObjectKeyFromObject(&p) == key }); i >= 0 {
+			*into = l.pods[i]
 			return nil
 		}
 	case *corev1.PersistentVolume:
@@ -60,6 +68,35 @@ func gathered(t *testing.T, asked Object, cluster *lists) *View {
 		t.Fatal(err)
 	}
 	return g.view
+}
+
+func TestOfAPodWithoutANodeTheNodeOfItsLocalVolumeIsRead(t *testing.T) {
+	on := func(values ...string) *corev1.VolumeNodeAffinity {
+		return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: values}},
+		}}}}
+	}
+	for name, c := range map[string]struct {
+		affinity *corev1.VolumeNodeAffinity
+		on       string
+		want     home
+	}{
+		"one node":             {on("n1"), "", home{Volume: "vol", Name: "n1", Gone: true}},
+		"two nodes":            {on("n1", "n2"), "", home{}},
+		"every node":           {nil, "", home{}},
+		"a pod that has begun": {on("n1"), "n1", home{}},
+	} {
+		pod := somePod("shop", "web", func(p *corev1.Pod) {
+			p.Spec.NodeName = c.on
+			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+		})
+		claim := testkit.Claim("shop", "data", "claim-uid", "gold", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "vol" })
+		vol := freeVolume("vol", "1Gi", func(v *corev1.PersistentVolume) { v.Spec.NodeAffinity = c.affinity })
+		v := gathered(t, Object{Pod, "shop", "web"}, &lists{pods: []corev1.Pod{*pod}, claims: []corev1.PersistentVolumeClaim{*claim}, volumes: []corev1.PersistentVolume{vol}})
+		if v.Pod.Home != c.want {
+			t.Errorf("%s: read %+v, want %+v", name, v.Pod.Home, c.want)
+		}
+	}
 }
 
 func TestOfAReservedVolumeItIsReadWhetherItsClaimCanCome(t *testing.T) {

@@ -120,6 +120,7 @@ func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView
 	case t.stuck() && t.State == "not scheduled":
 		link.Next = "when the scheduler finds a node; it retries after each change of a node, a volume or a claim"
 		s.blame("the scheduler finds no node for it: %s", t.Message)
+		s.atHome(p.Home, t.Message)
 	case pod.Status.Phase == corev1.PodFailed: // it may have failed before it had its volumes
 		link.Next = "never: a failed pod is not started again, but its owner may create another"
 		s.blame("%s", cmp.Or(t.Message, "it has failed, and no object that explain can read says why"))
@@ -146,6 +147,36 @@ func (s *story) podItself(p *podView, link *Link, t trouble, claims []*claimView
 	default:
 		s.notStarted(p, link)
 	}
+}
+
+// atHome is about a pod that the scheduler cannot place, because it must run on the one node that
+// has its volume.
+func (s *story) atHome(h home, scheduler string) {
+	o := Object{Kind: node, Name: h.Name}
+	switch {
+	case h.Name == "":
+		return
+	case h.Gone:
+		s.add(Link{Object: o, State: "missing", Next: "when a node of that name exists and has the old one's disk; if the disk is lost, delete the claim and create it again"})
+		s.blame("its volume %s is on node %s alone, which no longer exists", h.Volume, h.Name)
+		return
+	case h.Node != nil:
+		if is := s.nodeSilent(h.Node); is != "" {
+			s.blame("its volume %s is on node %s alone, which %s", h.Volume, h.Name, is)
+			return
+		}
+		if h.Node.Spec.Unschedulable {
+			s.add(Link{Object: o, State: "cordoned", Next: "when it is uncordoned", Command: "kubectl uncordon " + h.Name})
+			s.blame("its volume %s is on node %s alone, which is cordoned", h.Volume, h.Name)
+			return
+		}
+		if slices.ContainsFunc(h.Node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }) {
+			s.add(Link{Object: o, State: "out of service", Next: "when its taint is removed", Command: "kubectl taint node " + h.Name + " " + corev1.TaintNodeOutOfService + "-"})
+			s.blame("its volume %s is on node %s alone, which is marked as out of service", h.Volume, h.Name)
+			return
+		}
+	}
+	s.blame("the scheduler finds no node for it, and its volume %s is on node %s alone: %s", h.Volume, h.Name, scheduler)
 }
 
 // notStarted is about a pod whose containers take long to start, though no error is reported. An

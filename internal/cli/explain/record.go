@@ -428,9 +428,14 @@ func (s *story) nodeDown(p *podView) string {
 	case name == "" || p.Node == nil:
 		return ""
 	}
-	for _, c := range p.Node.Status.Conditions {
+	return s.nodeSilent(p.Node)
+}
+
+// nodeSilent adds a node if it is not ready, and words that. It is empty otherwise.
+func (s *story) nodeSilent(n *corev1.Node) string {
+	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			s.add(Link{Object: Object{Kind: node, Name: name}, State: "not ready", Since: moment(c.LastTransitionTime.Time), Reason: c.Reason, Message: c.Message, Next: "when its kubelet responds again"})
+			s.add(Link{Object: Object{Kind: node, Name: n.Name}, State: "not ready", Since: moment(c.LastTransitionTime.Time), Reason: c.Reason, Message: c.Message, Next: "when its kubelet responds again"})
 			return "is not ready"
 		}
 	}

@@ -38,12 +38,26 @@ func TestAPodSaysWhichOfItsVolumesItWaitsFor(t *testing.T) {
 		w.volume.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Namespace: "shop", Name: "keys"}
 		w.provisioner.Spec.VolumeStaging = testkit.Section(`{"podTemplate": "[ -s /pav/secrets/password ]"}`)
 	}
+	at := func(n *corev1.Node) *world {
+		w := newWorld().bound().askedPod(unscheduled)
+		if w.view.Pod.Home = (home{Volume: "pvc-claim-uid", Name: "n1", Node: n, Gone: n == nil}); n != nil {
+			n.Name = "n1"
+		}
+		return w
+	}
 	for _, c := range []answer{
 		{"a claim that waits", newWorld().recorded(tarnv1.VolumePending).failed(tarnv1.StepCreation, "no disk").askedPod(unscheduled),
 			"pod shop/web is not scheduled: claim shop/data: its volume could not be made, attempt 3: no disk", "attempt 4", "kubectl delete pavvolume"},
 		{"a claim that does not exist", with(newWorld().askedPod(unscheduled), func(w *world) { w.view.Claims[0] = &claimView{Object: w.claimView.Object} }), "claim shop/data: it does not exist", "when the claim is created", ""},
 		{"a claim that is being deleted", with(newWorld().bound().askedPod(unscheduled), func(w *world) { w.claim.DeletionTimestamp, w.claim.Finalizers = &began, []string{claimProtection} }),
 			"claim shop/data is being deleted, so no pod that uses it can start", "", ""},
+		{"a local volume of a node that is gone", at(nil), "its volume pvc-claim-uid is on node n1 alone, which no longer exists", "when a node of that name exists", ""},
+		{"a local volume of a node that is down", at(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}),
+			"its volume pvc-claim-uid is on node n1 alone, which is not ready", "when its kubelet responds again", ""},
+		{"a local volume of a node that is cordoned", at(&corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}), "on node n1 alone, which is cordoned", "when it is uncordoned", "kubectl uncordon n1"},
+		{"a local volume of a node that is out of service", at(&corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}}}),
+			"on node n1 alone, which is marked as out of service", "when its taint is removed", "kubectl taint node n1 node.kubernetes.io/out-of-service-"},
+		{"a local volume of a node that is full", at(&corev1.Node{}), "the scheduler finds no node for it, and its volume pvc-claim-uid is on node n1 alone: 0/1 nodes fit", "when the scheduler finds a node", ""},
 		{"the scheduler", newWorld().bound().askedPod(unscheduled), "the scheduler finds no node for it: 0/1 nodes fit", "when the scheduler finds a node", ""},
 		{"a staging pod that runs", waiting(same).stagePod(runs), "its staging pod default/pav-staging has been running for 60m and has not made the volume available", "when it creates /pav/volume and ends", ""},
 		{"a staging pod without image", waiting(same).stagePod(waits("ErrImagePull", "no such image")), "cannot pull its image: no such image", "when that problem is fixed", "kubectl edit pavprovisioner gold && kubectl -n default delete pod pav-staging"},

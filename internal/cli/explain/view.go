@@ -157,10 +157,20 @@ type podView struct {
 	Drivers []string
 	// NodeGone says that the pod's node no longer exists.
 	NodeGone bool
-	Events   []corev1.Event
+	// Home is the node that alone has a volume of a pod without a node.
+	Home   home
+	Events []corev1.Event
 	// Log holds the last lines of the container LogOf.
 	Log   []string
 	LogOf string
+}
+
+// home is a node that alone has a volume. Its zero value stands for none. Node is nil if it does
+// not exist (Gone) or was not read.
+type home struct {
+	Volume, Name string
+	Node         *corev1.Node
+	Gone         bool
 }
 
 // unseen says whether exactly this object could not be read, or exactly this list if the name is

@@ -5,6 +5,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,9 +21,9 @@ import (
 )
 
 // statefulSet makes a StatefulSet of one pod with a volume of the case's class.
-func (s *scenario) statefulSet(edits ...func(*corev1.Pod)) *appsv1.StatefulSet {
+func (s *scenario) statefulSet(name string, edits ...func(*corev1.Pod)) *appsv1.StatefulSet {
 	s.t.Helper()
-	labels := map[string]string{"app": "db"}
+	labels := map[string]string{"app": name}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels},
 		Spec: corev1.PodSpec{
@@ -34,12 +35,12 @@ func (s *scenario) statefulSet(edits ...func(*corev1.Pod)) *appsv1.StatefulSet {
 	for _, edit := range edits {
 		edit(pod)
 	}
-	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: s.name}, Spec: appsv1.StatefulSetSpec{
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.name}, Spec: appsv1.StatefulSetSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: labels},
 		Template: corev1.PodTemplateSpec{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec},
 		VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{ObjectMeta: named("data"), Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &s.name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources: corev1.VolumeResourceRequirements{Requests: size("16Mi")},
+			Resources: corev1.VolumeResourceRequirements{Requests: size("300Mi")},
 		}}},
 	}}
 	s.create(set)
@@ -53,7 +54,7 @@ func TestOnThreeNodesAPodOfACutNodeRunsElsewhereWithItsData(t *testing.T) {
 	s, nodes := onThreeNodes(t, "cut")
 	s.create(s.provisioner(shelved(shelf)))
 	s.class(corev1.PersistentVolumeReclaimDelete)
-	s.statefulSet(onNode(nodes[1:]...), readyWhenWriting)
+	s.statefulSet("db", onNode(nodes[1:]...), readyWhenWriting)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-0", Namespace: s.name}}
 	s.ready(pod)
 	if err := suite.live.Get(s.ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
@@ -178,4 +179,66 @@ func TestOnThreeNodesALockRefusesASecondStagingWhileAnIsolatedNodeWritesOn(t *te
 	s.writesOn(second, data)
 	s.cleanNode(nodes[1])
 	s.nodeBecomes(nodes[1], "ready again", isReadyNode)
+}
+
+func TestOnThreeNodesWithoutALockAnIsolatedNodeWritesBesideAnother(t *testing.T) {
+	shelf := t.TempDir()
+	s, nodes := onThreeNodes(t, "no-lock")
+	s.create(s.provisioner(shelved(shelf)))
+	s.class(corev1.PersistentVolumeReclaimDelete)
+	claim := s.bound(s.claim("data"))
+	data := filepath.Join(shelf, entriesOf(t, shelf)[0])
+	first := s.writer("first", claim.Name, nodes[1])
+
+	s.node("isolate", nodes[1])
+	joined := false
+	join := func() {
+		if !joined {
+			joined = true
+			s.node("join", nodes[1])
+		}
+	}
+	defer join()
+	second := s.consumer("second", claim.Name, `trap exit TERM; cd /data; sha256sum -c sum
+while true; do echo line >> second; touch /tmp/ready; sleep 0.1 & wait $!; done`, onNode(nodes[2]), readyWhenWriting)
+	s.ready(second)
+	s.stagedOn(nodes[1], nodes[2])
+	grows := func(file string) {
+		t.Helper()
+		length := func() int64 {
+			info, err := os.Stat(filepath.Join(data, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return info.Size()
+		}
+		before := length()
+		s.await(file+" of the volume to grow", func() (bool, string) { return length() > before+20, fmt.Sprintf("it has %d bytes", length()) })
+	}
+	grows("log")
+	if err := suite.live.Delete(s.ctx, first, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	s.gone(first)
+	grows("log")
+	grows("second")
+
+	join()
+	s.stagedOn(nodes[2])
+	s.cleanNode(nodes[1])
+	ended := s.lines(data)
+	grows("second")
+	if n := s.lines(data); n != ended {
+		t.Errorf("the first pod has written %d lines after its node was clean", n-ended)
+	}
+	s.neverRestarted(second)
+	s.nodeBecomes(nodes[1], "ready again", isReadyNode)
+	s.unstagedOn(shelf, nodes[1])
+	if err := errors.Join(auditedOn(suite.machine.on(nodes[1]), s.name), auditedOn(suite.machine.on(nodes[2]), s.name)); err != nil {
+		t.Error(err)
+	}
+	if seen := suite.news.of(s.name); seen.stages != 2 || seen.pods[tarn.StepCreation] != 1 || len(s.records()) != 1 || len(entriesOf(t, shelf)) != 1 {
+		t.Errorf("there were %d stages, %d creation pods, %d volumes and the directories %q; want 2, 1, 1 and 1",
+			seen.stages, seen.pods[tarn.StepCreation], len(s.records()), entriesOf(t, shelf))
+	}
 }

@@ -138,9 +138,17 @@ mkdir /host/pool/{{ defaultHandle|tobash }}; chmod 777 /host/pool/{{ defaultHand
 	}
 }
 
+// xfsFolder is where volumes of ofXFS are. Each node has its own.
+const xfsFolder = "/var/lib/tarn/e2e-xfs"
+
+// ofXFS begins a case with the ready provisioner xfs.
+func ofXFS(t *testing.T) *scenario {
+	t.Helper()
+	return onTheShelfWith(t, "xfs", map[string]string{"folder": xfsFolder})
+}
+
 func TestOnThreeNodesXFSVolumesAreMadeWhereTheirPodsRun(t *testing.T) {
-	const folder = "/var/lib/tarn/e2e-xfs" // each node has its own
-	s, nodes := onThreeNodesWith(t, func() *scenario { return onTheShelfWith(t, "xfs", map[string]string{"folder": folder}) })
+	s, nodes := onThreeNodesWith(t, func() *scenario { return ofXFS(t) })
 	var pods []*corev1.Pod
 	for i, node := range nodes {
 		claim := s.claimWith(fmt.Sprintf("data-%d", i), asksModes(corev1.ReadWriteOnce), func(claim *corev1.PersistentVolumeClaim) {
@@ -157,7 +165,7 @@ func TestOnThreeNodesXFSVolumesAreMadeWhereTheirPodsRun(t *testing.T) {
 		}
 		s.tiedTo(claim, node)
 		for _, other := range nodes {
-			files, err := suite.machine.on(other).entries([]string{folder})
+			files, err := suite.machine.on(other).entries([]string{xfsFolder})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -81,7 +81,9 @@ func freeAddress(t *testing.T, host string) string {
 		address := net.JoinHostPort(host, strconv.Itoa(20000+mathrand.IntN(10000)))
 		var listener net.Listener
 		if listener, err = net.Listen("tcp", address); err == nil {
-			listener.Close()
+			if err := listener.Close(); err != nil {
+				t.Fatal(err)
+			}
 			return address
 		}
 	}
@@ -122,11 +124,10 @@ func (b *bucketServer) start() {
 				return false, errors.New("it has ended")
 			default:
 			}
-			connection, err := net.Dial("tcp", address)
-			if err != nil {
-				return false, nil // not yet
+			if connection, err := net.Dial("tcp", address); err == nil {
+				return true, connection.Close()
 			}
-			return true, connection.Close()
+			return false, nil // not yet
 		})
 		if err != nil {
 			b.t.Fatalf("the server does not listen at %s: %v", address, err)
@@ -225,7 +226,9 @@ func fakeGCS(t *testing.T) (dir string, parameters map[string]string) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprint(w, `{"access_token": "token", "token_type": "Bearer", "expires_in": 3600}`)
 	}))
-	tokens.Listener.Close()
+	if err = tokens.Listener.Close(); err != nil {
+		t.Fatal(err)
+	}
 	if tokens.Listener, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,8 @@ func Register(mgr ctrl.Manager, o Options) error {
 		Watches(&tarnv1.PersistentVolumeSetScaler{}, r.soon(concernsScaler)).
 		Watches(&storagev1.StorageClass{}, r.soon(concernsClass)).
 		Watches(&tarnv1.PavVolume{}, r.soon(r.concernsRecord), builder.WithPredicates(predicate.NewPredicateFuncs(r.isFillerRecord))).
-		Watches(&pavv1.PavProvisioner{}, r.soon(concernsProvisioner), builder.WithPredicates(kube.ProvisionerJudged())).
+		Watches(&pavv1.PavProvisioner{}, r.soon(concernsAll), builder.WithPredicates(kube.ProvisionerJudged())).
+		Watches(&corev1.Node{}, r.soon(concernsAll), builder.WithPredicates(opensOrCloses())).
 		Complete(r)
 }
 

@@ -32,7 +32,7 @@ func planEnd(v *View, p *Plan, now time.Time) {
 	}
 	var last action.Together
 	if stay := v.names(func(vol *corev1.PersistentVolume, state state) bool {
-		return madeBy(v.Set, vol) && volume.DeletionProtected(vol) && (state == spare || state == leaving)
+		return madeBy(v.Set, vol) && volume.DeletionProtected(vol) && (state == spare || state == lost || state == leaving)
 	}); len(stay) > 0 {
 		last = append(last, v.kept("%d volumes are kept, because their label %s protects them from deletion: %s",
 			len(stay), tarnv1.LabelDeletionProtection, strings.Join(stay, ", ")))
@@ -80,7 +80,7 @@ func endVolume(v *View, p *Plan, vol *corev1.PersistentVolume, orphan bool, now 
 	case filling && v.holder(vol) != nil: // endClaim handles it
 	case filling && (orphan || volume.DeletionProtected(vol)):
 		p.addGrave(action.Patch{From: vol, To: free(vol, now)})
-	case filling, !marked(vol) && !orphan && mayGiveUp(v, vol):
+	case filling, !marked(vol) && !orphan && (mayGiveUp(v, vol) || state == lost && !volume.DeletionProtected(vol)):
 		p.addGrave(action.Patch{From: vol, To: giveUp(v, vol)})
 	case marked(vol) && maySettle(v, vol):
 		p.add(action.Patch{From: vol, To: settle(vol)})

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,9 +51,11 @@ type View struct {
 	// Failures are the last errors of the records of filler claims, by claim name.
 	Failures map[string]string
 	// Domains are the values of the template's topologyKey by node name. Open are the domains
-	// over which spares are spread.
-	Domains map[string]string
-	Open    []string
+	// over which spares are spread, Closed those that will be open again.
+	Domains      map[string]string
+	Open, Closed []string
+	// Lost are the names of volumes whose node affinity no Node matches.
+	Lost map[string]bool
 	// Scalers are those that name the set, or that the set names.
 	Scalers []tarnv1.PersistentVolumeSetScaler
 	// Refused is the API server's message about a filler that it rejected.
@@ -87,7 +90,7 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, name string
 	if err := gatherNeighbours(ctx, from, v, claims); err != nil {
 		return nil, err
 	}
-	return v, r.gatherDomains(ctx, v)
+	return v, r.gatherNodes(ctx, from, v)
 }
 
 func (r *reconciler) gatherScalers(ctx context.Context, v *View) error {
@@ -216,20 +219,32 @@ func gatherNeighbours(ctx context.Context, from client.Reader, v *View, claims [
 	})
 }
 
-func (r *reconciler) gatherDomains(ctx context.Context, v *View) error {
-	key := v.Set.Spec.Template.TopologyKey
-	if key == "" {
+// gatherNodes reads what depends on nodes. A volume counts as lost only if the Node is missing in
+// `from` too.
+func (r *reconciler) gatherNodes(ctx context.Context, from client.Reader, v *View) error {
+	t := &v.Set.Spec.Template
+	if t.TopologyKey == "" && !slices.ContainsFunc(v.Volumes, func(vol corev1.PersistentVolume) bool { return vol.Spec.NodeAffinity != nil }) {
 		return nil
 	}
 	nodes := &corev1.NodeList{}
-	if err := r.client.List(ctx, nodes, client.HasLabels{key}, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("listing nodes with label %s: %w", key, err)
+	for _, reader := range []client.Reader{r.client, from} {
+		if err := reader.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("listing nodes: %w", err)
+		}
+		if v.Lost = lostVolumes(v.Volumes, nodes.Items); len(v.Lost) == 0 {
+			break
+		}
+	}
+	if t.TopologyKey == "" {
+		return nil
 	}
 	v.Domains = map[string]string{}
 	for i := range nodes.Items {
-		v.Domains[nodes.Items[i].Name] = nodes.Items[i].Labels[key]
+		if domain, has := nodes.Items[i].Labels[t.TopologyKey]; has {
+			v.Domains[nodes.Items[i].Name] = domain
+		}
 	}
-	v.Open = openDomains(&v.Set.Spec.Template, v.Class, nodes.Items)
+	v.Open, v.Closed = openDomains(t, v.Class, nodes.Items)
 	return nil
 }
 

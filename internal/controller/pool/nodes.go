@@ -14,24 +14,69 @@ import (
 
 // openDomains returns the sorted domains that have a node on which filler pods can run. A
 // domain without such a node gets no spares: their pods would run elsewhere, and the open
-// domains would become uneven. If no domain is open, it returns those that are closed only for
-// now.
-func openDomains(t *tarnv1.PersistentVolumeSetTemplate, class *storagev1.StorageClass, nodes []corev1.Node) []string {
-	var open, later []string
+// domains would become uneven. closed are the domains that are closed only for now. If no domain
+// is open, these count as open.
+func openDomains(t *tarnv1.PersistentVolumeSetTemplate, class *storagev1.StorageClass, nodes []corev1.Node) (open, closed []string) {
 	for i := range nodes {
-		domain := nodes[i].Labels[t.TopologyKey]
+		domain, has := nodes[i].Labels[t.TopologyKey]
+		if !has {
+			continue
+		}
 		switch opens(t, class, &nodes[i]) {
 		case now:
 			open = append(open, domain)
 		case soon:
-			later = append(later, domain)
+			closed = append(closed, domain)
 		}
 	}
-	if len(open) == 0 {
-		open = later
+	closed = slices.DeleteFunc(closed, func(domain string) bool { return slices.Contains(open, domain) })
+	for _, domains := range []*[]string{&open, &closed} {
+		slices.Sort(*domains)
+		*domains = slices.Compact(*domains)
 	}
-	slices.Sort(open)
-	return slices.Compact(open)
+	if len(open) == 0 {
+		open = closed
+	}
+	return open, closed
+}
+
+// lostVolumes names the volumes that no node can use: no Node matches their node affinity. Most
+// are of one node each, which is looked up by its host name.
+func lostVolumes(volumes []corev1.PersistentVolume, nodes []corev1.Node) map[string]bool {
+	hosts, known, lost := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for i := range nodes {
+		hosts[nodes[i].Labels[corev1.LabelHostname]] = true
+	}
+	for i := range volumes {
+		affinity := volumes[i].Spec.NodeAffinity
+		if affinity == nil || affinity.Required == nil {
+			continue
+		}
+		key := affinity.Required.String()
+		there, seen := known[key]
+		if host := onlyHost(affinity.Required); host != "" {
+			there = hosts[host]
+		} else if !seen {
+			there = slices.ContainsFunc(nodes, func(node corev1.Node) bool { return volume.SelectsNode(affinity.Required, &node) })
+			known[key] = there
+		}
+		if !there {
+			lost[volumes[i].Name] = true
+		}
+	}
+	return lost
+}
+
+// onlyHost returns the host name of the only node that a selector selects; "" for any other
+// selector.
+func onlyHost(s *corev1.NodeSelector) string {
+	if len(s.NodeSelectorTerms) != 1 || len(s.NodeSelectorTerms[0].MatchFields) > 0 || len(s.NodeSelectorTerms[0].MatchExpressions) != 1 {
+		return ""
+	}
+	if one := s.NodeSelectorTerms[0].MatchExpressions[0]; one.Key == corev1.LabelHostname && one.Operator == corev1.NodeSelectorOpIn && len(one.Values) == 1 {
+		return one.Values[0]
+	}
+	return ""
 }
 
 // opening is when a filler pod can run on a node.

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/testkit"
@@ -94,19 +95,85 @@ func TestSparesAreDealtOverTheDomainsThatAreOpen(t *testing.T) {
 		return n
 	}
 	for _, c := range []struct {
-		name  string
-		nodes []corev1.Node
-		want  []string
+		name         string
+		nodes        []corev1.Node
+		want, closed []string
 	}{
-		{"each once", []corev1.Node{node("y", ""), node("x", ""), node("y", "")}, []string{"x", "y"}},
-		{"not one that is closed", []corev1.Node{node("x", "for-others"), node("y", ""), node("z", corev1.TaintNodeNotReady)}, []string{"y"}},
-		{"one with a node that is open", []corev1.Node{node("x", "for-others"), node("x", "")}, []string{"x"}},
-		{"those to come where none is open", []corev1.Node{node("x", "for-others"), node("y", corev1.TaintNodeNotReady), node("z", corev1.TaintNodeNotReady)}, []string{"y", "z"}},
-		{"none at all", []corev1.Node{node("x", "for-others")}, nil},
+		{"each once", []corev1.Node{node("y", ""), node("x", ""), node("y", "")}, []string{"x", "y"}, nil},
+		{"not one that is closed", []corev1.Node{node("x", "for-others"), node("y", ""), node("z", corev1.TaintNodeNotReady)}, []string{"y"}, []string{"z"}},
+		{"one with a node that is open", []corev1.Node{node("x", "for-others"), node("x", ""), node("x", corev1.TaintNodeNotReady)}, []string{"x"}, nil},
+		{"those to come where none is open", []corev1.Node{node("x", "for-others"), node("y", corev1.TaintNodeNotReady), node("z", corev1.TaintNodeNotReady)}, []string{"y", "z"}, []string{"y", "z"}},
+		{"none at all", []corev1.Node{node("x", "for-others")}, nil, nil},
+		{"none of a node without the label", []corev1.Node{{}}, nil, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := openDomains(&s.Spec.Template, nil, c.nodes); !slices.Equal(got, c.want) {
-				t.Errorf("got %q, want %q", got, c.want)
+			if got, closed := openDomains(&s.Spec.Template, nil, c.nodes); !slices.Equal(got, c.want) || !slices.Equal(closed, c.closed) {
+				t.Errorf("got %q, and closed %q; want %q and %q", got, closed, c.want, c.closed)
+			}
+		})
+	}
+}
+
+func TestAVolumeIsLostWhenNoNodeMatchesItsAffinity(t *testing.T) {
+	in := func(key string, values ...string) *corev1.VolumeNodeAffinity {
+		return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}}},
+		}}}
+	}
+	nodes := []corev1.Node{
+		{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{corev1.LabelHostname: "h1", "zone": "x"}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "n2", Labels: map[string]string{corev1.LabelHostname: "h2", "zone": "y"}}},
+	}
+	either := in(corev1.LabelHostname, "h3")
+	either.Required.NodeSelectorTerms = append(either.Required.NodeSelectorTerms, in("zone", "y").Required.NodeSelectorTerms...)
+	for _, c := range []struct {
+		name     string
+		affinity *corev1.VolumeNodeAffinity
+		want     bool
+	}{
+		{"of no node", nil, false},
+		{"without a condition", &corev1.VolumeNodeAffinity{}, false},
+		{"of a node that is there", in(corev1.LabelHostname, "h2"), false},
+		{"of one that is gone", in(corev1.LabelHostname, "h3"), true},
+		{"of one of two", in(corev1.LabelHostname, "h3", "h1"), false},
+		{"of a zone", in("zone", "x"), false},
+		{"of a zone without nodes", in("zone", "z"), true},
+		{"of either", either, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			volumes := []corev1.PersistentVolume{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, {ObjectMeta: metav1.ObjectMeta{Name: "b"}}}
+			for i := range volumes {
+				volumes[i].Spec.NodeAffinity = c.affinity
+			}
+			if lost := lostVolumes(volumes, nodes); lost["a"] != c.want || lost["b"] != c.want {
+				t.Errorf("got %v, want %t for both", lost, c.want)
+			}
+		})
+	}
+}
+
+func TestANodesHeartbeatsReachNoPool(t *testing.T) {
+	node := func(change func(*corev1.Node)) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "x"}}}
+		change(n)
+		return n
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*corev1.Node)
+		want   bool
+	}{
+		{"a heartbeat", func(n *corev1.Node) {
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: anHourAgo}}
+		}, false},
+		{"a taint", func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable}} }, true},
+		{"cordoned", func(n *corev1.Node) { n.Spec.Unschedulable = true }, true},
+		{"another zone", func(n *corev1.Node) { n.Labels = map[string]string{"zone": "y"} }, true},
+		{"to be deleted", func(n *corev1.Node) { n.DeletionTimestamp = &anHourAgo }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := opensOrCloses().Update(event.UpdateEvent{ObjectOld: node(func(*corev1.Node) {}), ObjectNew: node(c.change)}); got != c.want {
+				t.Errorf("got %t, want %t", got, c.want)
 			}
 		})
 	}

@@ -75,6 +75,15 @@ func withClaims(v *View, claims ...corev1.PersistentVolumeClaim) *View {
 	return v
 }
 
+// withLost takes the nodes of volumes away.
+func withLost(v *View, names ...string) *View {
+	v.Lost = map[string]bool{}
+	for _, name := range names {
+		v.Lost[name] = true
+	}
+	return v
+}
+
 func with(v *View, change func(*View)) *View {
 	change(v)
 	return v
@@ -112,6 +121,14 @@ func TestThePlanOfAPool(t *testing.T) {
 		{"a released volume counts for the maximum and is left alone", view(set(1, 1), volumeOf(s, "a", boundTo("x"), in(corev1.VolumeReleased))), ""},
 		{"a volume made by hand is a spare like others", view(set(1, 4), volumeOf(s, "a", byHand)), ""},
 		{"a volume reserved by name is no spare", view(set(1, 4), volumeOf(s, "a", boundTo(""), in(corev1.VolumeAvailable))), "order pool-set-uid-0"},
+		{"a spare whose node is gone is given up and replaced", withLost(view(s, volumeOf(s, "a"), volumeOf(s, "b")), "a"), "give up a, order pool-set-uid-0"},
+		{"so is one of policy Retain that was never used", withLost(view(set(0, 4), volumeOf(s, "a", retained)), "a"), "give up a"},
+		{"one of policy Retain that may hold data stays", withLost(view(set(1, 4), volumeOf(s, "a", retained, annotated(tarnv1.AnnotationPoolUnused, ""))), "a"), "order pool-set-uid-0"},
+		{"so does one made by hand", withLost(view(set(1, 4), volumeOf(s, "a", byHand)), "a"), "order pool-set-uid-0"},
+		{"and one that is protected", withLost(view(set(1, 4), volumeOf(s, "a", protected)), "a"), "order pool-set-uid-0"},
+		{"and one of another set", withLost(view(set(1, 4), volumeOf(s, "a", ofSet("other"))), "a"), "order pool-set-uid-0"},
+		{"one on its way gets its policy first", withLost(view(set(0, 4), volumeOf(s, "a", fillerOf(0), nobodys, in(corev1.VolumeAvailable))), "a"), "settle a"},
+		{"one in use stays whatever its node", withLost(view(set(0, 4), volumeOf(s, "a", boundTo("x"))), "a"), ""},
 		{"without its class nothing is ordered", with(view(s), func(v *View) { v.Class = nil }), ""},
 		{"at most so many are ordered at once", view(set(100, 100)), strings.TrimSuffix(orders(0, orderedAtOnce), ", ")},
 		{"at most so many are made at once", withClaims(view(set(100, 100)), many(s, fillingAtOnce-1)...), strings.TrimSuffix(orders(fillingAtOnce-1, fillingAtOnce), ", ")},
@@ -239,6 +256,7 @@ func TestTheEndOfASet(t *testing.T) {
 	}{
 		{"with nothing left the class goes and the set is let go", view(s), "drop tarn-pool-gold, letgo"},
 		{"spares are given up, bound volumes left alone", view(s, volumeOf(s, "a"), volumeOf(s, "b", boundTo("x"))), "give up a"},
+		{"so are those whose node is gone", withLost(view(s, volumeOf(s, "a"), volumeOf(s, "b", protected)), "a", "b"), "give up a"},
 		{"spares of another set stay", view(s, volumeOf(s, "a", ofSet("other"))), "drop tarn-pool-gold, letgo"},
 		{"so do those made by hand", view(s, volumeOf(s, "a", byHand)), "drop tarn-pool-gold, letgo"},
 		{"and those that are protected", view(s, volumeOf(s, "a", protected)), "drop tarn-pool-gold, letgo"},

@@ -27,6 +27,7 @@ const stuckAfter = 10 * time.Minute
 func size(v *View, p *Plan, now time.Time) {
 	for i := range v.Volumes {
 		finish(v, p, &v.Volumes[i])
+		abandon(v, p, &v.Volumes[i])
 	}
 	n := count(v)
 	if over := n.total - v.Set.Spec.MaximumReplicas - n.leaving; over > 0 {
@@ -134,6 +135,19 @@ func before(v *View, a, b *corev1.PersistentVolume) bool {
 func mayGiveUp(v *View, vol *corev1.PersistentVolume) bool {
 	ours, whose := madeBy(v.Set, vol), vol.Annotations[tarnv1.AnnotationPoolUID]
 	return v.stateOf(vol) == spare && !volume.DeletionProtected(vol) && !(ours && marked(vol)) && (ours || !v.Sets[whose])
+}
+
+// abandon gives up a lost spare of this set. Its provisioner deletes it when its node is back, or
+// when an administrator says that the node stays away. A volume that its provisioner would not
+// delete stays: it may hold data, and the node may come back.
+func abandon(v *View, p *Plan, vol *corev1.PersistentVolume) {
+	if v.stateOf(vol) != lost || !madeBy(v.Set, vol) || marked(vol) || volume.DeletionProtected(vol) {
+		return
+	}
+	if to := giveUp(v, vol); provisionerDeletes(to) {
+		p.addGrave(action.Together{action.Patch{From: vol, To: to},
+			v.event(corev1.EventTypeNormal, eventGivenUp, fmt.Sprintf("spare volume %s is removed from the pool: no node matches its node affinity any more", vol.Name))})
+	}
 }
 
 func outdated(set *tarnv1.PersistentVolumeSet, vol *corev1.PersistentVolume) bool {

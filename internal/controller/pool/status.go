@@ -61,7 +61,8 @@ const (
 	// message says.
 	reasonProvisioner = "ProvisionerNotReady"
 
-	// eventGivenUp: the pool deletes a spare volume that it does not need any more.
+	// eventGivenUp: the pool deletes a spare volume that it does not need any more, or whose node was
+	// deleted.
 	eventGivenUp = "SpareGivenUp"
 	// eventKept: volumes or their storage stay behind. The message names them and the cause;
 	// remove them by hand if you do not need them.
@@ -71,7 +72,7 @@ const (
 // noProvisioner is the provisioner of classes whose volumes are made by hand.
 const noProvisioner = "kubernetes.io/no-provisioner"
 
-// counts are the volumes of a pool, each counted once. Outdated is part of the spares, and
+// counts are the volumes of a pool, each counted once. A lost one counts in the total alone. Outdated is part of the spares, and
 // replaceable is the part of Outdated that may be given up. Coming are being made for other
 // sets.
 type counts struct {
@@ -189,7 +190,7 @@ func readyOf(v *View, n counts, now time.Time) metav1.Condition {
 	not := func(reason, message string) metav1.Condition {
 		return metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: message}
 	}
-	have := fmt.Sprintf("%d of %d volumes are Available", n.spares, spec.MinimumReplicas) + scalerText(v)
+	have := fmt.Sprintf("%d of %d volumes are Available", n.spares, spec.MinimumReplicas) + scalerText(v) + nodesText(v)
 	switch trouble := troubleOf(v); {
 	case v.Set.DeletionTimestamp != nil:
 		return not(reasonDeleting, "the set is being deleted; volumes that are bound, created by hand or protected are kept")
@@ -220,6 +221,21 @@ func readyOf(v *View, n counts, now time.Time) metav1.Condition {
 		have += "; more are created once the current burst of claims is served"
 	}
 	return not(reasonFilling, have)
+}
+
+// nodesText describes the spares that cannot be used or replaced where they are.
+func nodesText(v *View) (text string) {
+	if len(v.Closed) > 0 {
+		there := v.names(func(vol *corev1.PersistentVolume, state state) bool {
+			return state == spare && slices.Contains(v.Closed, vol.Annotations[tarnv1.AnnotationPoolTopology])
+		})
+		text = fmt.Sprintf("; no node of %s %s accepts volumes now, so none is created there, and %d of them wait for it",
+			v.Set.Spec.Template.TopologyKey, strings.Join(v.Closed, ", "), len(there))
+	}
+	if names := v.names(func(_ *corev1.PersistentVolume, state state) bool { return state == lost }); len(names) > 0 {
+		text += fmt.Sprintf("; %d do not count, because no node matches their node affinity any more: %s", len(names), strings.Join(names, ", "))
+	}
+	return text
 }
 
 // replacing describes what is unusual in a full pool.

@@ -65,6 +65,13 @@ func TestReadySaysWhyNot(t *testing.T) {
 		view                       *View
 	}{
 		{"full", reasonFilled, "2 of 2", view(s, volumeOf(s, "a"), volumeOf(s, "b"))},
+		{"full where a zone is away", reasonFilled, "2 of 2 volumes are Available; no node of zone y accepts volumes now, so none is created there, and 1 of them wait for it", with(
+			view(s, volumeOf(s, "a", annotated(tarnv1.AnnotationPoolTopology, "x")), volumeOf(s, "b", annotated(tarnv1.AnnotationPoolTopology, "y"))), func(v *View) {
+				v.Set = set(2, 4, func(s *tarnv1.PersistentVolumeSet) { s.Spec.Template.TopologyKey = "zone" })
+				v.Open, v.Closed = []string{"x"}, []string{"y"}
+				waitsForConsumer(v)
+			})},
+		{"filling as a node is gone", reasonFilling, "1 of 2 volumes are Available; 1 do not count, because no node matches their node affinity any more: b", withLost(view(s, volumeOf(s, "a"), volumeOf(s, "b")), "b")},
 		{"filling", reasonFilling, "1 of 2 volumes are Available, 1 are being created", withClaims(view(s, volumeOf(s, "a")), filler(s, 0, ""))},
 		{"a creation fails", reasonFailing, "disk full", with(withClaims(view(s), filler(s, 0, "")), func(v *View) { v.Failures["pool-set-uid-0"] = "disk full" })},
 		{"no node", reasonNoNode, "0/1 nodes", with(withClaims(view(s), filler(s, 0, "")), func(v *View) {

@@ -17,6 +17,8 @@ type state string
 const (
 	// spare: Available, and no claim wants it.
 	spare state = "Spare"
+	// lost: a spare that no node can use, because its node was deleted.
+	lost state = "Lost"
 	// joining: on its way into the pool. It has its filler claim, or has no claim and is not
 	// Available yet.
 	joining state = "Joining"
@@ -38,11 +40,14 @@ func (v *View) stateOf(vol *corev1.PersistentVolume) state {
 	if vol.DeletionTimestamp == nil && vol.Spec.ClaimRef == nil && v.Claimed[vol.Name] {
 		return used
 	}
-	state := stateOf(vol, v.Namespace)
-	if state == released && v.recycles(vol) {
+	switch state := stateOf(vol, v.Namespace); {
+	case state == released && v.recycles(vol):
 		return recycling
+	case state == spare && v.Lost[vol.Name]:
+		return lost
+	default:
+		return state
 	}
-	return state
 }
 
 // recycles reports whether a released volume will be recycled, by a method that it or its class

@@ -2,9 +2,11 @@ package pool
 
 import (
 	"context"
+	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -75,8 +77,19 @@ func (r *reconciler) concernsRecord(set *tarnv1.PersistentVolumeSet, o client.Ob
 	return ok && strings.HasPrefix(record.Spec.Claim.Name, fillerPrefix(set.UID))
 }
 
-// concernsProvisioner is always true: any provisioner may be that of a set's class.
-func concernsProvisioner(*tarnv1.PersistentVolumeSet, client.Object) bool { return true }
+// concernsAll is always true: any provisioner may be that of a set's class, and any node may be
+// that of its spares.
+func concernsAll(*tarnv1.PersistentVolumeSet, client.Object) bool { return true }
+
+// opensOrCloses passes the events of a node by which it may begin or cease to accept spares.
+func opensOrCloses() predicate.Predicate {
+	return predicate.TypedFuncs[client.Object]{UpdateFunc: func(e event.UpdateEvent) bool {
+		old, wasNode := e.ObjectOld.(*corev1.Node)
+		current, isNode := e.ObjectNew.(*corev1.Node)
+		return wasNode && isNode && (old.Spec.Unschedulable != current.Spec.Unschedulable || (old.DeletionTimestamp == nil) != (current.DeletionTimestamp == nil) ||
+			!equality.Semantic.DeepEqual(old.Spec.Taints, current.Spec.Taints) || !maps.Equal(old.Labels, current.Labels))
+	}}
+}
 
 // ends passes only the end of claims.
 func ends() predicate.Predicate {

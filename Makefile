@@ -65,8 +65,9 @@ e2e-others: build bin/csi-provisioner ## test Tarn with what others make: a CSI 
 	@SUITE=others TARN_CSI_PROVISIONER=$(CURDIR)/bin/csi-provisioner hack/e2e.sh -tags e2e,others -run 'CSIDriver|AMetric'
 
 .PHONY: test-nodes
-test-nodes: build ## test Tarn on three nodes that fail: cut, isolated, full, drained, deleted; no part of `make test`
+test-nodes: build bin/helm ## test Tarn on three nodes that fail: cut, isolated, full, drained, deleted; no part of `make test`
 	@SUITE=nodes NODES=3 hack/e2e.sh -tags e2e,nodes -run '^TestOnThreeNodes'
+	@NODES=3 hack/addon.sh -tags e2e,nodes -run '^TestAddOnOnThreeNodes'
 
 .PHONY: external
 external: build ## run Kubernetes' tests for external storage on ready provisioners: all, or PROVISIONERS='btrfs xfs'

@@ -144,11 +144,11 @@ func TestAddOnUpgradesAndBackLeaveAMountedVolumeAlone(t *testing.T) {
 	s.ran(tarn.StepStaging, 5) // one for the writer, four for the lives
 }
 
-// mountOf gives the kernel's number of the mount that the kubelet has for a pod's volume. Another
+// mountOf gives the kernel's number of the mount that the kubelet of a pod's node has for its volume. Another
 // mount in its place has another number.
 func (s *scenario) mountOf(pod *corev1.Pod) string {
 	s.t.Helper()
-	pid, err := suite.machine.kubelet()
+	pid, err := suite.machine.on(pod.Spec.NodeName).kubelet()
 	if err != nil {
 		s.t.Fatal(err)
 	}

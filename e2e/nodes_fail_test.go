@@ -68,7 +68,6 @@ func TestOnThreeNodesAPodOfACutNodeRunsElsewhereWithItsData(t *testing.T) {
 
 	s.node("cut", lost)
 	written := s.lines(data)
-	const outOfService = "node.kubernetes.io/out-of-service"
 	back := func() {
 		s.node("start", lost)
 		s.kubectl("taint", "node", lost, outOfService+"-")

@@ -25,6 +25,9 @@ import (
 // service. Kubernetes collects such pods every 20 s.
 const outOfServiceLimit = time.Minute
 
+// outOfService is the taint by which an administrator says that a node is off.
+const outOfService = "node.kubernetes.io/out-of-service"
+
 // onThreeNodes begins a case, and gives the names of the nodes. The first runs the control plane.
 func onThreeNodes(t *testing.T, label string) (*scenario, []string) {
 	t.Helper()

@@ -7,7 +7,7 @@ set -euo pipefail
 . hack/addon-uninstall-more.sh
 
 go test -json -tags e2e -count=1 -timeout 90m "$@" ./e2e
-[ -z "${KEEP:-}" ] || exit 0
+[ -z "${KEEP:-}${NODES:-}" ] || exit 0
 asked_until_now addon "$TARN_CLUSTER_NAME"
 
 # The same tree and version give the same bytes, also in another folder and where somebody has exported what suits

@@ -6,7 +6,8 @@
 #
 #   hack/addon.sh [ARGUMENT OF go test]...
 #
-# KEEP=1 leaves the cluster running, with Tarn in it, which is not taken away then. WIDE=1 runs every case that can
+# KEEP=1 leaves the cluster running, with Tarn in it, which is not taken away then. With NODES=3 the cluster has three
+# nodes, for `make test-nodes`, and Tarn is not taken away either. WIDE=1 runs every case that can
 # hold here, as `make e2e` does, and not only those that show what no other suite does, those with what others make
 # among them; has Tarn's parts killed at each moment that the cases know, and not only at some; takes Tarn away in every
 # way there is, and not only in order; and has the node agents listen to the container runtime, which the chart leaves to
@@ -96,7 +97,7 @@ fi
 forget_asked addon
 asked addon "$TARN_CLUSTER_NAME"
 # A silent node is given up as soon as in hack/e2e.sh.
-on_cluster up --stock --spend-memory --kubelet-arg="--root-dir=$TARN_KUBELET_DIR" --kube-controller-manager-arg=--node-monitor-grace-period=25s "${asking[@]}" >&2
+on_cluster up --stock --spend-memory --kubelet-arg="--root-dir=$TARN_KUBELET_DIR" --kube-controller-manager-arg=--node-monitor-grace-period=25s ${NODES:+"--nodes=$NODES"} "${asking[@]}" >&2
 KUBECONFIG=$(on_cluster kubeconfig)
 # The folder that controllers mount lies with the cluster's data, and goes with it. Told to the cases: where in it volumes are made.
 folders=$(dirname "$KUBECONFIG")/folders

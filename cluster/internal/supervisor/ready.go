@@ -218,6 +218,10 @@ func lastLines(path string, n int) string {
 	if err != nil {
 		return err.Error()
 	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	said := strings.TrimSpace(string(text))
+	if said == "" {
+		return "it wrote no log"
+	}
+	lines := strings.Split(said, "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

@@ -167,7 +167,12 @@ func TestTheLastLinesOfALogAreWhatAComponentSaidLast(t *testing.T) {
 			t.Errorf("last %d lines: %q, want %q", n, got, want)
 		}
 	}
-	if got := lastLines(path+".none", 1); got != "it wrote no log" {
-		t.Errorf("got %q", got)
+	if err := os.WriteFile(path+".empty", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, silent := range []string{path + ".none", path + ".empty"} {
+		if got := lastLines(silent, 1); got != "it wrote no log" {
+			t.Errorf("%s: got %q", silent, got)
+		}
 	}
 }

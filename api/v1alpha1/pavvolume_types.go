@@ -69,6 +69,33 @@ type ClaimReference struct {
 	UID types.UID `json:"uid"`
 }
 
+// PavVolumeSource is what a volume is made from, as it was when the record was made. Its storage
+// is not destroyed while a volume is being made from it.
+type PavVolumeSource struct {
+	// kind is PersistentVolumeClaim.
+	Kind string `json:"kind"`
+	// namespace of the source, which is that of the claim.
+	Namespace string `json:"namespace"`
+	// name of the source.
+	Name string `json:"name"`
+	// uid of the source.
+	UID types.UID `json:"uid"`
+	// storage is the name of the PersistentVolume whose storage is copied.
+	Storage string `json:"storage"`
+	// handle is the source's name for the provisioner.
+	Handle string `json:"handle"`
+	// capacity of the source in bytes.
+	Capacity int64 `json:"capacity"`
+	// volumeMode of the source.
+	VolumeMode corev1.PersistentVolumeMode `json:"volumeMode"`
+	// nodeName is the node the source lies on, where only one can use it.
+	// +optional
+	NodeName string `json:"nodeName,omitempty"`
+	// parameters are those of the StorageClass of the source.
+	// +optional
+	Parameters map[string]string `json:"parameters,omitempty"`
+}
+
 // PavVolumeSpec says for whom and by what a volume is made. It is written once,
 // before the first side effect, and is all a deletion needs when claim and class
 // are gone.
@@ -82,7 +109,8 @@ type PavVolumeSpec struct {
 	// accessModes are the claim's, in its order.
 	// +listType=atomic
 	AccessModes []corev1.PersistentVolumeAccessMode `json:"accessModes"`
-	// requestedMinCapacity is the claim's storage request in bytes.
+	// requestedMinCapacity is the claim's storage request in bytes, or the capacity of the
+	// source where that is larger.
 	RequestedMinCapacity int64 `json:"requestedMinCapacity"`
 	// requestedMaxCapacity is the claim's storage limit in bytes; absent where it
 	// has none.
@@ -92,6 +120,9 @@ type PavVolumeSpec struct {
 	// then in the claim's annotation.
 	// +optional
 	WaitsForNode bool `json:"waitsForNode,omitempty"`
+	// source is what the volume is made from; absent for an empty volume.
+	// +optional
+	Source *PavVolumeSource `json:"source,omitempty"`
 	// claimSnapshot is the claim as it stood when the record was made.
 	ClaimSnapshot apiextensionsv1.JSON `json:"claimSnapshot"`
 	// classSnapshot is the StorageClass as it stood when the record was made.
@@ -217,6 +248,7 @@ type PavVolumeStatus struct {
 // +kubebuilder:resource:path=pavvolumes,singular=pavvolume,shortName=pavvol,scope=Cluster
 // +kubebuilder:metadata:labels="tarn.dev/deletion-protection=true"
 // +kubebuilder:selectablefield:JSONPath=`.status.handle`
+// +kubebuilder:selectablefield:JSONPath=`.spec.source.storage`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Provisioner",type=string,JSONPath=`.spec.provisioner.name`
 // +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.claim.namespace`

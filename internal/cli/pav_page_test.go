@@ -10,14 +10,18 @@ import (
 // yamlBlock matches an example in a page.
 var yamlBlock = regexp.MustCompile("(?s)```yaml\n(.*?)```")
 
-func TestTheProvisionersOfThePageForAuthorsAreRight(t *testing.T) {
-	page, err := os.ReadFile("../../docs/guides/write-a-provisioner.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := yamlBlock.FindAllStringSubmatch(string(page), -1)
-	if len(blocks) == 0 {
-		t.Fatal("the page has no example")
+func TestTheProvisionersOfThePagesForAuthorsAreRight(t *testing.T) {
+	var blocks [][]string
+	for _, name := range []string{"write-a-provisioner", "clone-a-volume"} {
+		page, err := os.ReadFile("../../docs/guides/" + name + ".md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := yamlBlock.FindAllStringSubmatch(string(page), -1)
+		if len(found) == 0 {
+			t.Fatalf("page %s has no example", name)
+		}
+		blocks = append(blocks, found...)
 	}
 	for _, b := range blocks {
 		if !strings.Contains(b[1], "kind: PavProvisioner") {

@@ -258,6 +258,9 @@ func (r *pavRender) owners() error {
 			ClaimSnapshot:        apiextensionsv1.JSON{Raw: claimJSON}, ClassSnapshot: apiextensionsv1.JSON{Raw: classJSON},
 		},
 	}
+	if from, has := volume.Source(r.claim); has && !volume.ForPopulator(r.claim) {
+		r.record.Spec.Source = sampleSource(r.claim, from.Kind, from.Name, r.class)
+	}
 	if limit, ok := r.claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
 		r.record.Spec.RequestedMaxCapacity = ptr.To(volume.Bytes(limit))
 	}

@@ -24,6 +24,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/volume"
 	"tarn.dev/tarn/jinja"
 )
 
@@ -33,6 +34,7 @@ const (
 	sampleRecordUID = types.UID("00000000-0000-4000-8000-000000000002")
 	sampleVolumeUID = types.UID("00000000-0000-4000-8000-000000000003")
 	sampleStageUID  = types.UID("00000000-0000-4000-8000-000000000004")
+	sampleSourceUID = types.UID("00000000-0000-4000-8000-000000000005")
 )
 
 // sampleClaim returns a claim that asks for as little as a claim can.
@@ -70,6 +72,15 @@ func sampleVolume(provisioner string, claim *corev1.PersistentVolumeClaim, class
 				FSType: class.Parameters[steppod.FSTypeParameter],
 			}},
 		},
+	}
+}
+
+// sampleSource returns a source of the size that a claim requests, with the class of the claim.
+func sampleSource(claim *corev1.PersistentVolumeClaim, kind, name string, class *storagev1.StorageClass) *tarnv1.PavVolumeSource {
+	handle := "pvc-" + string(sampleSourceUID)
+	return &tarnv1.PavVolumeSource{
+		Kind: kind, Namespace: claim.Namespace, Name: name, UID: sampleSourceUID, Storage: handle, Handle: handle,
+		Capacity: volume.Bytes(claim.Spec.Resources.Requests[corev1.ResourceStorage]), VolumeMode: *claim.Spec.VolumeMode, Parameters: class.Parameters,
 	}
 }
 

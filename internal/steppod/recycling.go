@@ -137,10 +137,11 @@ func RecyclePodName(step tarnv1.Step, claim types.UID, other bool) string {
 	return PodName(step, claim, 1)
 }
 
-// recreation is a record that asks for a volume of the present size.
+// recreation is a record that asks for an empty volume of the present size.
 func recreation(record *tarnv1.PavVolume) *tarnv1.PavVolume {
 	record = record.DeepCopy()
 	record.Spec.RequestedMinCapacity = max(record.Spec.RequestedMinCapacity, record.Status.Capacity)
+	record.Spec.Source = nil
 	return record
 }
 

@@ -21,6 +21,7 @@ const (
 	varParams       = "params"
 	varClass        = "sc"
 	varReadOnly     = "readOnly"
+	varSource       = "source"
 )
 
 // FSTypeParameter is the parameter of a StorageClass that sets the file system of its volumes. The
@@ -119,4 +120,11 @@ func reads(p *pavv1.PavProvisioner, variables ...string) bool {
 		object, err := decodeRaw(s.raw)
 		return err != nil || slices.ContainsFunc(namesIn(object), func(name string) bool { return slices.Contains(variables, name) })
 	})
+}
+
+// ReadsSource says whether the creation of a provisioner reads the source of a volume. Without that,
+// a claim with a source would get an empty volume.
+func ReadsSource(p *pavv1.PavProvisioner) bool {
+	object, err := decodeRaw(p.Spec.VolumeCreation)
+	return err == nil && slices.Contains(namesIn(object), varSource)
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // RecordVars is the context of the templates of validation, creation and deletion, with the
-// original's names. claim is the present claim; nil means the record's snapshot of it.
+// original's names. Variable source is defined for a volume that is made from another one. claim is the present claim; nil means the record's snapshot of it.
 func RecordVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (map[string]any, error) {
 	claimObject, err := snapshot(record.Spec.ClaimSnapshot.Raw)
 	if err != nil {
@@ -49,7 +49,23 @@ func RecordVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (
 	if most := record.Spec.RequestedMaxCapacity; most != nil {
 		vars["requestedMaxCapacity"] = *most
 	}
+	if record.Spec.Source != nil {
+		vars[varSource] = sourceVars(record.Spec.Source)
+	}
 	return vars, nil
+}
+
+// sourceVars is what templates know of the source of a volume. They get no labels or annotations of
+// it: users of its namespace write those.
+func sourceVars(source *tarnv1.PavVolumeSource) map[string]any {
+	params := map[string]any{}
+	for key, value := range source.Parameters {
+		params[key] = value
+	}
+	return map[string]any{
+		"kind": source.Kind, "namespace": source.Namespace, "name": source.Name, "handle": source.Handle,
+		"capacity": source.Capacity, "volumeMode": string(source.VolumeMode), "node": source.NodeName, varParams: params,
+	}
 }
 
 // ValidationVars is RecordVars without the default handle, because no handle is chosen yet.

@@ -77,6 +77,7 @@ func KnownFields(section string) []string {
 func Variables(step tarnv1.Step, mode pavv1.ProvisioningMode) ([]string, error) {
 	record := &tarnv1.PavVolume{Spec: tarnv1.PavVolumeSpec{
 		ClaimSnapshot: apiextensionsv1.JSON{Raw: []byte("{}")}, ClassSnapshot: apiextensionsv1.JSON{Raw: []byte("{}")},
+		Source: &tarnv1.PavVolumeSource{},
 	}}
 	vol := &corev1.PersistentVolume{}
 	vol.Spec.CSI = &corev1.CSIPersistentVolumeSource{}

@@ -19,8 +19,8 @@ func TestEveryStepHasItsOwnVariables(t *testing.T) {
 		tarnv1.Step
 		pavv1.ProvisioningMode
 	}]struct{ has, lacks []string }{
-		{tarnv1.StepValidation, pavv1.ModeDynamic}: {[]string{"requestedMinCapacity", "sc", "pvc", "params", "get_pvc"}, []string{"handle", "node", "pv"}},
-		{tarnv1.StepValidation, pavv1.ModeStatic}:  {[]string{"requestedMinCapacity", "requestedMaxCapacity", "handle", "pv", "pvc", "params"}, []string{"sc", "node", "defaultHandle"}},
+		{tarnv1.StepValidation, pavv1.ModeDynamic}: {[]string{"requestedMinCapacity", "sc", "pvc", "params", "source", "get_pvc"}, []string{"handle", "node", "pv"}},
+		{tarnv1.StepValidation, pavv1.ModeStatic}:  {[]string{"requestedMinCapacity", "requestedMaxCapacity", "handle", "pv", "pvc", "params"}, []string{"sc", "node", "defaultHandle", "source"}},
 		{tarnv1.StepCreation, pavv1.ModeDynamic}:   {[]string{"requestedMaxCapacity", "defaultHandle"}, []string{"handle", "created", "readOnly"}},
 		{tarnv1.StepDeletion, pavv1.ModeDynamic}:   {[]string{"handle", "capacity", "created", "sc"}, []string{"pv", "node", "mountOptions"}},
 		{tarnv1.StepStaging, pavv1.ModeStatic}: {

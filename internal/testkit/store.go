@@ -28,6 +28,12 @@ func Store(objects ...client.Object) *fake.ClientBuilder {
 		WithIndex(&corev1.PersistentVolume{}, kube.VolumesByHandle, kube.HandleOf).
 		WithIndex(&tarnv1.PavVolume{}, kube.RecordsByHandleAwaited, kube.HandleAwaited).
 		// The API server itself selects by these.
+		WithIndex(&tarnv1.PavVolume{}, "spec.source.storage", field(func(r *tarnv1.PavVolume) string {
+			if r.Spec.Source == nil {
+				return ""
+			}
+			return r.Spec.Source.Storage
+		})).
 		WithIndex(&tarnv1.PavVolume{}, "status.handle", field(func(r *tarnv1.PavVolume) string { return r.Status.Handle })).
 		WithIndex(&tarnv1.PavStage{}, "spec.volumeName", field(func(s *tarnv1.PavStage) string { return s.Spec.VolumeName })).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", field(func(p *corev1.Pod) string { return p.Spec.NodeName }))

@@ -16,6 +16,7 @@ import (
 	pavv1 "tarn.dev/tarn/api/pav/v1alpha1"
 	tarnv1 "tarn.dev/tarn/api/v1alpha1"
 	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/testkit"
 	"tarn.dev/tarn/internal/volume"
 )
 
@@ -182,6 +183,10 @@ func TestAPendingClaimOfAPavProvisionerSaysWhatThatWaitsFor(t *testing.T) {
 		{"nobody has judged it and nobody is there", with(newWorld(), func(w *world) { w.provisioner.Status.Conditions, w.view.Controller = nil, nil }),
 			"PavProvisioner gold has to be validated, but has not started; no lease shows whether a tarn controller runs", "when tarn controller runs", ""},
 		{"the claim has a data source", with(newWorld(), func(w *world) { w.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{} }), "makes no volumes from a data source", "", `"path":"/spec/dataSourceRef"`},
+		{"its data source cannot be copied", with(newWorld().event(corev1.EventTypeWarning, "ProvisioningFailed", "the PVC DataSource from is being deleted"), func(w *world) {
+			w.provisioner.Spec.VolumeCreation = testkit.Section(`{"handle": "{{ source.handle }}"}`)
+			w.claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "from"}
+		}), "cannot make its volume: the PVC DataSource from is being deleted", "when the data source can be copied", ""},
 		{"a populator serves the claim", with(newWorld(), func(w *world) {
 			w.claim.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: ptr.To("example.org"), Kind: "Backup", Name: "monday"}
 		}), "the volume populator of Backup monday has not given it a volume", "when the populator gives the claim its volume", ""},

@@ -127,6 +127,10 @@ func (s *story) byPods(c *claimView, p *pavv1.PavProvisioner) {
 	case steppod.UnreadSecret(p, c.Class) != "":
 		s.blame("%s", steppod.UnreadSecret(p, c.Class))
 		s.add(Link{Object: o, State: "refuses", Message: s.cause, Next: "when the class is created again without that parameter, or a template reads it"})
+	case volume.HasSource(c.Claim) && newest(c.Events, "ProvisioningFailed") != nil:
+		failed := newest(c.Events, "ProvisioningFailed")
+		s.add(Link{Object: o, State: "waits", Since: moment(LastSeen(failed)), Reason: failed.Reason, Message: failed.Message, Next: "when the data source can be copied"})
+		s.blame("PavProvisioner %s cannot make its volume: %s", p.Name, failed.Message)
 	default:
 		s.add(Link{Object: o, State: "accepted", Message: "it is responsible for the volume, but no PavVolume " + c.Volume.Name + " records a start"})
 		s.controllerSilent("PavProvisioner "+p.Name+" has to make its volume", latest(c.Claim, p))
@@ -179,7 +183,7 @@ func (s *story) refuses(c *claimView, o Object, told *corev1.Event) bool {
 		paths            []string // to remove; for none, no command helps
 		ofClass          bool
 	}{
-		{volume.HasSource(claim), "from a data source", "spec.dataSource", without, sources, false},
+		{volume.HasSource(claim) && (c.Volume.Provisioner == nil || !steppod.ReadsSource(c.Volume.Provisioner)), "from a data source", "spec.dataSource", without, sources, false},
 		{claim.Spec.Selector != nil, "from a selector", "spec.selector", without, []string{"/spec/selector"}, false},
 		{volume.AttributesClassOf(claim) != "", "from a VolumeAttributesClass", fmt.Sprintf("spec.volumeAttributesClassName %q", volume.AttributesClassOf(claim)), without,
 			[]string{"/spec/volumeAttributesClassName"}, false},

@@ -14,6 +14,7 @@ import (
 	"tarn.dev/tarn/internal/action"
 	"tarn.dev/tarn/internal/kube"
 	"tarn.dev/tarn/internal/steppod"
+	"tarn.dev/tarn/internal/volume"
 )
 
 // writeRecord creates the PavVolume after a live read of the claim. A stale cache must not start a
@@ -24,6 +25,12 @@ func (r *reconciler) writeRecord(ctx context.Context, v *View) error {
 		return err
 	}
 	if live == nil || live.Spec.VolumeName != "" || live.DeletionTimestamp != nil {
+		return kube.ErrStale
+	}
+	if v.Source, err = r.gatherSource(ctx, r.reader, live, v.Provisioner); err != nil {
+		return err
+	}
+	if unsourced(v) != "" {
 		return kube.ErrStale
 	}
 	record, err := newRecord(v)
@@ -58,10 +65,11 @@ func (r *reconciler) begin(ctx context.Context, v *View) (more bool, err error) 
 		return false, kube.ErrStale
 	}
 	attempt := v.Record.Status.Attempts + 1
-	if followsNode(v) {
-		if err := r.takeNode(ctx, v); err != nil {
-			return r.fail(ctx, v, err, tarnv1.VolumePending, attempt)
-		}
+	if err := r.takeAnyNode(ctx, v); err != nil {
+		return r.fail(ctx, v, err, tarnv1.VolumePending, attempt)
+	}
+	if err := r.confirmSource(ctx, v); err != nil {
+		return r.fail(ctx, v, err, tarnv1.VolumePending, attempt)
 	}
 	prepared, err := r.steps.PrepareValidation(ctx, v.Provisioner, v.Record, v.Claim, attempt)
 	if err != nil {
@@ -73,7 +81,22 @@ func (r *reconciler) begin(ctx context.Context, v *View) (more bool, err error) 
 	if _, err := r.apply(ctx, v, begun(v, tarnv1.VolumeValidating, attempt, prepared, nil)); err != nil {
 		return false, err
 	}
+	// Now that the phase is in the record, the deletion of the source waits.
+	if err := r.confirmSource(ctx, v); err != nil {
+		return r.fail(ctx, v, err, tarnv1.VolumePending, attempt)
+	}
 	return r.start(ctx, v, prepared.Pod, nil, tarnv1.VolumePending)
+}
+
+// takeAnyNode makes the new attempt run on the node that it depends on, if it depends on one.
+func (r *reconciler) takeAnyNode(ctx context.Context, v *View) error {
+	switch {
+	case followsSource(v.Record):
+		return r.takeSourceNode(ctx, v)
+	case followsNode(v):
+		return r.takeNode(ctx, v)
+	}
+	return nil
 }
 
 // create starts the creation of an attempt whose validation has succeeded.
@@ -104,12 +127,18 @@ func (r *reconciler) create(ctx context.Context, v *View, attempt int32) (more b
 	if err := prepared.MarkFirst(); err != nil {
 		return false, err
 	}
+	held := volume.Copies(v.Record)
 	if _, err := r.apply(ctx, v, begun(v, tarnv1.VolumeCreating, attempt, prepared, claims)); err != nil {
 		return false, err
 	}
 	// Now that the handle is in the record, the deletion of another volume with it waits.
 	if waits, err := r.yields(ctx, v, handle); err != nil || waits {
 		return false, err
+	}
+	if !held { // the same holds for the deletion of the source
+		if err := r.confirmSource(ctx, v); err != nil {
+			return r.fail(ctx, v, err, tarnv1.VolumePending, attempt)
+		}
 	}
 	return r.start(ctx, v, prepared.Pod, claims, tarnv1.VolumePending)
 }

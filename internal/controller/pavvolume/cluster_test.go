@@ -40,8 +40,10 @@ type cluster struct {
 	life  life
 	name  string
 	claim *corev1.PersistentVolumeClaim
-	// holder is the record that has the handle at first, if there is one.
+	// holder is the record that has the handle at first, if there is one, and source the claim that
+	// is to be copied.
 	holder  string
+	source  *corev1.PersistentVolumeClaim
 	kubelet *steppodtest.Kubelet
 	clock   testkit.PushedClock
 	starts  atomic.Int32
@@ -95,6 +97,9 @@ func newCluster(t *testing.T, config *rest.Config, name string, l life) *cluster
 		c.Must(c.Client.Status().Update(c.Ctx, holder))
 		c.holder, c.stored = holder.Name, true
 	}
+	if l.copied {
+		c.addSource(p.UID)
+	}
 	c.Must(c.Client.Create(c.Ctx, c.claim))
 	c.kubelet = &steppodtest.Kubelet{Provisioner: name, Client: c.Client, Ends: c.ends, Node: nodeOf}
 	c.kubelet.Start(c.Ctx, t) // Play ends the context
@@ -136,6 +141,8 @@ type sight struct {
 	pods   []corev1.Pod
 	// made are the claims that were made for the volume.
 	made []corev1.PersistentVolumeClaim
+	// source is the record of the volume that is copied.
+	source *tarnv1.PavVolume
 }
 
 // see reads live.
@@ -150,7 +157,12 @@ func (c *cluster) see() (sight, error) {
 	vol, volumeErr := kube.Get(c.Ctx, c.Client, key, &corev1.PersistentVolume{})
 	made := &corev1.PersistentVolumeClaimList{}
 	madeErr := c.Client.List(c.Ctx, made, client.InNamespace(c.claim.Namespace), client.MatchingLabels{tarnv1.LabelProvisioner: c.name})
-	return sight{claim, record, vol, pods.Items, made.Items}, errors.Join(err, recordErr, volumeErr, podsErr, madeErr)
+	var source *tarnv1.PavVolume
+	var sourceErr error
+	if c.source != nil {
+		source, sourceErr = kube.Get(c.Ctx, c.Client, client.ObjectKey{Name: volumeName(c.source.UID)}, &tarnv1.PavVolume{})
+	}
+	return sight{claim, record, vol, pods.Items, made.Items, source}, errors.Join(err, recordErr, volumeErr, podsErr, madeErr, sourceErr)
 }
 
 // nodeOf is the node that a pod requests.
@@ -178,6 +190,9 @@ func (c *cluster) ends(pod *corev1.Pod) steppodtest.End {
 			s, err := c.see()
 			return err == nil && len(s.made) == 1 && s.made[0].Status.Phase == corev1.ClaimBound
 		})
+	}
+	if c.life.copied {
+		c.endSource()
 	}
 	c.mu.Lock()
 	if step == tarnv1.StepCreation && c.stored {
@@ -215,6 +230,12 @@ func (c *cluster) deletes(pod *corev1.Pod) steppodtest.End {
 	s, err := c.see()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.source != nil && pod.OwnerReferences[0].Name == volumeName(c.source.UID) {
+		if err != nil || s.record == nil || s.record.Status.Phase != tarnv1.VolumeCreated {
+			c.wrong = append(c.wrong, fmt.Sprintf("deletion pod %s ran while its volume was being copied: %+v", pod.Name, s.record))
+		}
+		return steppodtest.End{}
+	}
 	if err != nil || s.claim != nil && s.record != nil && s.record.Status.Phase == tarnv1.VolumeDeleting {
 		c.wrong = append(c.wrong, "deletion pod "+pod.Name+" ran while the claim was there")
 	}
@@ -244,6 +265,9 @@ func (c *cluster) round() error {
 	}
 	if s.claim != nil {
 		c.serve(s)
+	}
+	if c.source != nil {
+		c.releaseSource()
 	}
 	for i := range s.made {
 		c.back(&s.made[i])
@@ -362,5 +386,57 @@ func (c *cluster) unprotect(o client.Object) {
 	if len(kept) != len(o.GetFinalizers()) {
 		o.SetFinalizers(kept)
 		_ = c.Client.Update(c.Ctx, o)
+	}
+}
+
+// addSource makes a claim with a volume, and has the claim of the life copied from it.
+func (c *cluster) addSource(provisioner types.UID) {
+	c.T.Helper()
+	c.source = testkit.Claim("default", c.name+"-source", "", c.name)
+	c.Must(c.Client.Create(c.Ctx, c.source))
+	record := testkit.Record(c.source, c.name, tarnv1.VolumeCreated, func(r *tarnv1.PavVolume) {
+		r.UID, r.Spec.Provisioner.UID, r.Status.Handle, r.Status.Capacity = "", provisioner, "source", 1<<30
+		sayProvisioned(&r.Status, r, reasonProvisioned, "made")
+	})
+	status := record.Status
+	c.Must(c.Client.Create(c.Ctx, record))
+	record.Status = status
+	c.Must(c.Client.Status().Update(c.Ctx, record))
+	vol := testkit.Volume(record, func(v *corev1.PersistentVolume) {
+		v.UID, v.Finalizers, v.Annotations = "", []string{volume.FinalizerExternal}, map[string]string{tarnv1.AnnotationRecord: string(record.UID)}
+		v.Spec.StorageClassName, v.Spec.CSI.VolumeHandle = c.name, "source"
+	})
+	c.Must(c.Client.Create(c.Ctx, vol))
+	vol.Status.Phase = corev1.VolumeBound
+	c.Must(c.Client.Status().Update(c.Ctx, vol))
+	c.source.Spec.VolumeName = vol.Name
+	c.Must(c.Client.Update(c.Ctx, c.source))
+	c.source.Status.Phase = corev1.ClaimBound
+	c.Must(c.Client.Status().Update(c.Ctx, c.source))
+	c.claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: c.source.Name}
+}
+
+// endSource deletes the claim that is being copied, and waits until its volume waits for the copy.
+func (c *cluster) endSource() {
+	c.Mirror.Until(c.Ctx, func() bool {
+		_ = c.Client.Delete(c.Ctx, c.source.DeepCopy())
+		s, err := c.see()
+		return err == nil && s.source != nil && conditionOf(s.source.Status, tarnv1.ConditionDeletable).Reason == reasonCopied
+	})
+}
+
+// releaseSource acts as binder and protection of the source.
+func (c *cluster) releaseSource() {
+	claim, err := kube.Get(c.Ctx, c.Client, client.ObjectKeyFromObject(c.source), &corev1.PersistentVolumeClaim{})
+	vol, volumeErr := kube.Get(c.Ctx, c.Client, client.ObjectKey{Name: volumeName(c.source.UID)}, &corev1.PersistentVolume{})
+	switch {
+	case err != nil || volumeErr != nil:
+	case claim != nil && claim.DeletionTimestamp != nil:
+		c.unprotect(claim)
+	case claim == nil && vol != nil && vol.Status.Phase != corev1.VolumeReleased:
+		vol.Status.Phase = corev1.VolumeReleased
+		_ = c.Client.Status().Update(c.Ctx, vol)
+	case vol != nil && vol.DeletionTimestamp != nil:
+		c.unprotect(vol)
 	}
 }

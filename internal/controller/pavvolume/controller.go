@@ -94,6 +94,10 @@ func Register(mgr ctrl.Manager, o Options) error {
 		WithOptions(controller.Options{MaxConcurrentReconciles: o.MaxConcurrent, RateLimiter: kube.RateLimiter()}).
 		For(&tarnv1.PavVolume{}).
 		Watches(&tarnv1.PavVolume{}, handler.EnqueueRequestsFromMapFunc(r.mapHolder)).
+		Watches(&tarnv1.PavVolume{}, handler.EnqueueRequestsFromMapFunc(mapCopied)).
+		Watches(&tarnv1.PavVolume{}, handler.EnqueueRequestsFromMapFunc(r.mapSource), builder.WithPredicates(kube.Later())).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(r.mapSource), builder.WithPredicates(kube.Later())).
+		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(r.mapSource), builder.WithPredicates(kube.Later())).
 		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(r.mapHolder)).
 		Watches(&corev1.PersistentVolume{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(whatMayEnd())).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(mapClaim), builder.WithPredicates(namesProvisioner)).
@@ -137,6 +141,7 @@ func claimIndexes() map[string]client.IndexerFunc {
 		indexClaimUID:         kube.UIDOf,
 		indexClaimProvisioner: waiting(provisionerName),
 		indexClaimClass:       waiting(volume.ClassOf),
+		indexClaimSource:      waiting(waitingForSource),
 	}
 }
 

@@ -52,6 +52,8 @@ type life struct {
 	again bool
 	// backed says that the volume lies over a claim that is made for it.
 	backed bool
+	// copied says that the volume is copied from that of another claim, which is deleted meanwhile.
+	copied bool
 	// least and most limit how many creation pods run.
 	least, most int
 }
@@ -71,6 +73,7 @@ var lives = []life{
 	{Span: testkit.Span{Name: "forgotten", From: 7}, deleted: onceWritten, kept: byForgetting, least: 1, most: 1},
 	{Span: testkit.Span{Name: "after-another", From: 2}, again: true, least: 1, most: 1},
 	{Span: testkit.Span{Name: "backed", From: 2}, backed: true, failures: 1, least: 2, most: 2},
+	{Span: testkit.Span{Name: "copied", From: 1}, copied: true, least: 1, most: 1},
 	{Span: testkit.Span{Name: "gone-with-its-claim", From: 7}, backed: true, deleted: onceWritten, least: 1, most: 1},
 }
 
@@ -115,6 +118,8 @@ func (c *cluster) served() string {
 		return fmt.Sprintf("the claim is %s, the record %+v", s.claim.Status.Phase, s.record.Status)
 	case len(s.pods) > 0:
 		return "pod " + s.pods[0].Name + " is left"
+	case s.source != nil:
+		return fmt.Sprintf("the source is there: %+v", s.source.Status)
 	case c.life.backed && (len(s.made) != 1 || s.made[0].DeletionTimestamp != nil || s.made[0].Labels[tarnv1.LabelDeletionProtection] != "true"):
 		return fmt.Sprintf("it lies over the claims %v", s.made)
 	}
@@ -156,7 +161,7 @@ func (c *cluster) Check() {
 	if stays {
 		want--
 	}
-	if c.life.again {
+	if c.life.again || c.life.copied {
 		want++ // that of the other volume
 	}
 	if ran := c.kubelet.Ran(tarnv1.StepDeletion); len(ran) != want {
@@ -203,6 +208,9 @@ func (l life) provisioner(name string) *pavv1.PavProvisioner {
 		}
 		if l.again {
 			p.Spec.VolumeCreation = testkit.Section(`{"handle": "shared", ` + strings.TrimPrefix(string(p.Spec.VolumeCreation.Raw), "{"))
+		}
+		if l.copied {
+			p.Spec.VolumeCreation = testkit.Section(`{"podTemplate": {"spec": {"containers": [{"name": "c", "image": "busybox:1.36", "args": ["{{ source.handle }}"]}]}}}`)
 		}
 		if l.waits {
 			p.Spec.Topology = pavv1.TopologyNode

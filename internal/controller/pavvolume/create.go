@@ -87,8 +87,8 @@ func planClaim(v *View) Plan {
 // unservable says why no PavProvisioner can serve a claim: a keyword, and a text for users.
 func unservable(v *View) (cause, why string) {
 	name := v.Provisioner.Name
-	if volume.HasSource(v.Claim) {
-		return "DataSource", fmt.Sprintf("PavProvisioner %q cannot create a volume from a data source; create the claim again without spec.dataSource", name)
+	if why := unsourced(v); why != "" {
+		return "DataSource", why
 	}
 	if v.Claim.Spec.Selector != nil {
 		return "Selector", fmt.Sprintf("PavProvisioner %q cannot create a volume for a selector; create the claim again without spec.selector", name)
@@ -147,8 +147,8 @@ func planPending(v *View, now time.Time) Plan {
 	if p == nil || p.UID != v.Record.Spec.Provisioner.UID || p.DeletionTimestamp != nil {
 		return drop(v) // nothing was created; if the provisioner returns, it gets a new record
 	}
-	if reclassed(v) {
-		return drop(v)
+	if reclassed(v) || lostSource(v) != "" {
+		return drop(v) // nothing was created; the claim is checked anew
 	}
 	if cause, why := unusable(p, p.Name); cause != "" {
 		status := v.Record.Status.DeepCopy()
@@ -171,7 +171,7 @@ func planPending(v *View, now time.Time) Plan {
 
 // followsNode says whether the volume is created on the node that the scheduler selects.
 func followsNode(v *View) bool {
-	return v.Record.Spec.WaitsForNode && (tied(v) || follows(v))
+	return v.Record.Spec.WaitsForNode && (tied(v) || follows(v)) && !followsSource(v.Record)
 }
 
 // wanted says whether the claim exists and still waits for this volume.

@@ -103,6 +103,9 @@ func (r *reconciler) destroy(ctx context.Context, v *View, attempt int32) (more 
 	if shared, err := r.confirmSole(ctx, v); err != nil || shared {
 		return false, err
 	}
+	if copied, err := r.confirmUncopied(ctx, v); err != nil || copied {
+		return false, err
+	}
 	gone, err := r.lostNode(ctx, v)
 	if err != nil {
 		return false, err

@@ -28,6 +28,8 @@ type View struct {
 	// creation pod does.
 	Class       *storagev1.StorageClass
 	Provisioner *pavv1.PavProvisioner
+	// Source is what the volume is to be copied from, read while no pod has to run; nil for none.
+	Source *source
 	// DriverKnown says that a CSIDriver with the name of the claim's provisioner exists. The claim
 	// may then be for that driver.
 	DriverKnown bool
@@ -89,6 +91,9 @@ func (r *reconciler) gatherClaim(ctx context.Context, v *View) (err error) {
 			return err
 		}
 	}
+	if v.Source, err = r.gatherSource(ctx, r.client, v.Claim, v.Provisioner); err != nil {
+		return err
+	}
 	return r.gatherClass(ctx, v)
 }
 
@@ -106,6 +111,11 @@ func (r *reconciler) gatherRecord(ctx context.Context, v *View) (err error) {
 	}
 	if v.Claim != nil && (stepOf(v.Record) == "" || v.Record.Status.Phase == tarnv1.VolumeCreating) {
 		if err := r.gatherClass(ctx, v); err != nil {
+			return err
+		}
+	}
+	if v.Claim != nil && v.Record.Spec.Source != nil && stepOf(v.Record) == "" {
+		if v.Source, err = r.gatherSource(ctx, r.client, v.Claim, v.Provisioner); err != nil {
 			return err
 		}
 	}

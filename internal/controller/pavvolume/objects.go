@@ -67,6 +67,10 @@ func newRecord(v *View) (*tarnv1.PavVolume, error) {
 			ClassSnapshot:        apiextensionsv1.JSON{Raw: classJSON},
 		},
 	}
+	if s := v.Source; s != nil {
+		record.Spec.Source = volume.ClonedFrom(s.claim, s.volume, s.node)
+		record.Spec.RequestedMinCapacity = max(record.Spec.RequestedMinCapacity, s.capacity())
+	}
 	if limit, ok := claim.Spec.Resources.Limits[corev1.ResourceStorage]; ok {
 		record.Spec.RequestedMaxCapacity = ptr.To(volume.Bytes(limit))
 	}

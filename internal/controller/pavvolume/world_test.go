@@ -42,6 +42,7 @@ func build(objects ...client.Object) client.WithWatch {
 		WithIndex(&corev1.PersistentVolume{}, kube.VolumesByHandle, kube.HandleOf).
 		WithIndex(&tarnv1.PavVolume{}, kube.RecordsByHandleAwaited, kube.HandleAwaited).
 		WithIndex(&tarnv1.PavVolume{}, "status.handle", func(o client.Object) []string { return []string{o.(*tarnv1.PavVolume).Status.Handle} }).
+		WithIndex(&tarnv1.PavVolume{}, indexSourceStorage, storageCopied).
 		WithIndex(&corev1.PersistentVolumeClaim{}, kube.ClaimsByVolume, kube.VolumeNamed).
 		WithIndex(&tarnv1.PavStage{}, indexStageVolume, volumeOfStage).
 		WithIndex(&tarnv1.PavStage{}, "spec.volumeName", volumeOfStage)
@@ -230,4 +231,12 @@ func note(p Plan, reason string) string {
 		}
 	}
 	return ""
+}
+
+// storageCopied is how the API server selects records by spec.source.storage.
+func storageCopied(o client.Object) []string {
+	if s := o.(*tarnv1.PavVolume).Spec.Source; s != nil {
+		return []string{s.Storage}
+	}
+	return []string{""}
 }

@@ -179,6 +179,15 @@ func (r *reconciler) gatherLive(ctx context.Context, name string) (*View, error)
 			v.Users = append(v.Users, "an attachment to node "+attachments.Items[i].Spec.NodeName)
 		}
 	}
+	copying := &tarnv1.PavVolumeList{}
+	if err := r.reader.List(ctx, copying, client.MatchingFields{volume.SourceStorage: name}); err != nil {
+		return nil, fmt.Errorf("listing the PavVolumes that are made from %s: %w", name, err)
+	}
+	for i := range copying.Items {
+		if volume.Copies(&copying.Items[i]) {
+			v.Users = append(v.Users, "volume "+copying.Items[i].Name+", which is being made from it")
+		}
+	}
 	stages := &tarnv1.PavStageList{}
 	if err := r.reader.List(ctx, stages); err != nil {
 		return nil, fmt.Errorf("listing PavStages: %w", err)

@@ -80,6 +80,9 @@ func TestWhatUsesAVolumeThatPointsAtAClaimThatIsGone(t *testing.T) {
 		{"an attachment, though nobody's pod is left", []client.Object{attached(ptr.To("vol"))}, []string{"an attachment to node n"}},
 		{"attachments of something else", []client.Object{attached(ptr.To("other")), attached(nil)}, nil},
 		{"a stage, though nobody's pod is left", []client.Object{staged("vol")}, []string{"stage s-vol on node n"}},
+		{"a volume that is being made from it", []client.Object{copying("vol", tarnv1.VolumeCreating)}, []string{"volume pvc-u1, which is being made from it"}},
+		{"a volume that was made from it", []client.Object{copying("vol", tarnv1.VolumeCreated)}, nil},
+		{"a volume that is being made from another", []client.Object{copying("other", tarnv1.VolumeCreating)}, nil},
 		{"a stage of another volume", []client.Object{staged("other")}, nil},
 		{"its own scrub claim", []client.Object{claimNaming(testNamespace, scrub, corev1.ClaimPending), runs(testNamespace, scrub, after)}, nil},
 	} {
@@ -157,4 +160,11 @@ func TestARecyclerIsKnownByTheSourceOfTheVolume(t *testing.T) {
 			t.Errorf("%s: got %t, want %t", c.name, got, c.want)
 		}
 	}
+}
+
+// copying is a record whose volume is made from a storage.
+func copying(storage string, phase tarnv1.VolumePhase) *tarnv1.PavVolume {
+	return testkit.Record(testkit.Claim("default", "copy", "u1", "prov"), "prov", phase, func(r *tarnv1.PavVolume) {
+		r.Spec.Source = &tarnv1.PavVolumeSource{Storage: storage}
+	})
 }

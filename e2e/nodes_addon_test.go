@@ -26,11 +26,10 @@ import (
 // beside the API server's answers.
 const worksWithin = 10 * time.Second
 
-// apart proves that the controllers run on different nodes, as installed. Then it moves them away
-// from one node.
-func (s *succession) apart(from string) {
+// onTwoNodes waits until two controllers are ready on different nodes, none of which is the given one.
+func (s *scenario) onTwoNodes(off string) {
 	s.t.Helper()
-	spread := func(off string) (bool, string) {
+	s.await("the controllers to run on two nodes", func() (bool, string) {
 		pods, err := podsOf(s.ctx, "controller")
 		ready, on := 0, map[string]bool{}
 		for i := range pods {
@@ -40,8 +39,14 @@ func (s *succession) apart(from string) {
 			}
 		}
 		return ready == 2 && len(on) == 2 && !on[off], fmt.Sprintf("%d are ready, on the nodes %v (%v)", ready, on, err)
-	}
-	s.await("the controllers to run on two nodes", func() (bool, string) { return spread("") })
+	})
+}
+
+// apart proves that the controllers run on different nodes, as installed. Then it moves them away
+// from one node.
+func (s *scenario) apart(from string) {
+	s.t.Helper()
+	s.onTwoNodes("")
 	s.kubectl("cordon", from)
 	defer s.kubectl("uncordon", from)
 	for _, pod := range s.parts("controller") {
@@ -49,7 +54,7 @@ func (s *succession) apart(from string) {
 			s.delete(&pod)
 		}
 	}
-	s.await("the controllers to run on two other nodes", func() (bool, string) { return spread(from) })
+	s.onTwoNodes(from)
 }
 
 func TestAddOnOnThreeNodesAnotherControllerWorksWhenTheLeadersNodeIsCut(t *testing.T) {
@@ -66,7 +71,7 @@ echo {{ defaultHandle|tobash }} $NODE >> /host/made`, asRequested),
 	}))
 	s.class(corev1.PersistentVolumeReclaimDelete)
 	all := &succession{scenario: s, on: s.besideItself(), shelf: shelf}
-	all.apart(nodes[0])
+	s.apart(nodes[0])
 
 	var claims []*corev1.PersistentVolumeClaim
 	for i := range 40 {
@@ -333,6 +338,7 @@ func TestAddOnOnThreeNodesAnUpgradeDisturbsNoPodOnAnyNode(t *testing.T) {
 	}
 	hello.replaced(len(nodes), next)
 	a.rolledOut(hello, next, next)
+	hello.onTwoNodes("")
 	for _, pod := range late { // they waited for the agents of their nodes at most
 		shared.succeeded(pod)
 	}

@@ -38,6 +38,8 @@ type model struct {
 	tenants, written map[string]bool
 	// holders are the volumes without claimRef that a claim names.
 	holders map[string]bool
+	// lost are the volumes whose node was deleted.
+	lost map[string]bool
 	// scrubs are the UIDs of existing scrub claims, scrubbed those whose work is done. dirty
 	// are the volumes with the data of a former tenant.
 	scrubs, scrubbed, dirty map[string]bool
@@ -60,7 +62,7 @@ func newModel(s *tarnv1.PersistentVolumeSet, waits bool) *model {
 	m := &model{
 		set: s, class: testkit.Class(testClass), claims: map[string]*corev1.PersistentVolumeClaim{}, pods: map[string]*corev1.Pod{},
 		volumes: map[string]*corev1.PersistentVolume{}, tenants: map[string]bool{}, written: map[string]bool{}, holders: map[string]bool{},
-		scrubs: map[string]bool{}, scrubbed: map[string]bool{}, dirty: map[string]bool{}, serial: new(int), pace: time.Second,
+		lost: map[string]bool{}, scrubs: map[string]bool{}, scrubbed: map[string]bool{}, dirty: map[string]bool{}, serial: new(int), pace: time.Second,
 	}
 	m.all = []*model{m}
 	if waits {
@@ -133,7 +135,7 @@ func (m *model) now() moment {
 func (m *model) view(at moment) *View {
 	v := &View{
 		Set: at.set, Namespace: testNamespace, PauseImage: DefaultPauseImage, Burst: modelBurst, Class: m.class.DeepCopy(), Filler: at.filler,
-		Fresh: map[string]*corev1.PersistentVolume{}, Failures: map[string]string{}, Claimed: maps.Clone(m.holders),
+		Fresh: map[string]*corev1.PersistentVolume{}, Failures: map[string]string{}, Claimed: maps.Clone(m.holders), Lost: maps.Clone(m.lost),
 	}
 	for _, c := range at.claims {
 		if strings.HasPrefix(c.Name, fillerPrefix(at.set.UID)) {

@@ -183,7 +183,7 @@ func (r *run) waitsForBurst() (any bool) {
 // change is a change by an administrator.
 func (r *run) change() {
 	s := r.set
-	switch rapid.IntRange(0, 7).Draw(r.t, "change") {
+	switch rapid.IntRange(0, 8).Draw(r.t, "change") {
 	case 0:
 		s.Spec.MaximumReplicas = int32(rapid.IntRange(0, 8).Draw(r.t, "maximum"))
 		s.Spec.MinimumReplicas = min(s.Spec.MinimumReplicas, s.Spec.MaximumReplicas)
@@ -200,10 +200,10 @@ func (r *run) change() {
 		r.written[name] = true
 	case 7:
 		r.broken = !r.broken
-	case 5, 6:
+	case 5, 6, 8:
 		if names := slices.Sorted(maps.Keys(r.volumes)); len(names) > 0 {
 			vol := r.volumes[rapid.SampledFrom(names).Draw(r.t, "volume")]
-			rapid.SampledFrom([]func(*corev1.PersistentVolume){r.guard, r.erase, r.ask}).Draw(r.t, "to a volume")(vol)
+			rapid.SampledFrom([]func(*corev1.PersistentVolume){r.guard, r.erase, r.ask, r.move}).Draw(r.t, "to a volume")(vol)
 		}
 	}
 	r.remember()
@@ -222,6 +222,9 @@ func (m *model) erase(vol *corev1.PersistentVolume) {
 		m.touch(vol, vol.Status.Phase)
 	}
 }
+
+// move deletes the node of a volume, or brings it back.
+func (m *model) move(vol *corev1.PersistentVolume) { m.lost[vol.Name] = !m.lost[vol.Name] }
 
 func TestAPoolKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -176,3 +176,14 @@ func TestEveryComponentTakesArguments(t *testing.T) {
 		}
 	}
 }
+
+func TestAMisspelledCommandIsAnError(t *testing.T) {
+	for _, args := range [][]string{{"stats"}, {"node", "fill"}, {"image", "pull", "busybox"}} {
+		cmd := New()
+		cmd.SetArgs(args)
+		cmd.SetOut(io.Discard)
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), "unknown command") {
+			t.Errorf("tarn-cluster %s: %v, want an error", strings.Join(args, " "), err)
+		}
+	}
+}

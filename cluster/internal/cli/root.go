@@ -43,6 +43,11 @@ own mounts, ports below 20000 and packet filter do not change.`,
 	root.PersistentFlags().StringVar(&c.name, "name", layout.DefaultName, "name of the cluster")
 	root.PersistentFlags().StringVar(&c.dataDir, "data-dir", "", "data directory of the cluster (default /var/lib/tarn-cluster/NAME)")
 	root.AddCommand(newUp(c), newDown(c), newStatus(c), newKubeconfig(c), newLogs(c), newRestart(c), newImage(c), newNode(c), newSupervise())
+	for _, group := range root.Commands() {
+		if group.HasSubCommands() { // cobra prints the help for a misspelled one, and succeeds
+			group.Args, group.RunE = cobra.NoArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
 	return root
 }
 

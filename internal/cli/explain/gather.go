@@ -91,7 +91,6 @@ func (g *gatherer) gather(ctx context.Context) error {
 	case *corev1.Pod:
 		v.Claims = g.claimsNamed(ctx, o.Namespace, volume.ClaimsOfPod(o))
 		v.Pod = g.podView(ctx, o, true)
-		v.Pod.Home = g.home(ctx, o, v.Claims)
 	case *tarnv1.PersistentVolumeSet:
 		g.set(ctx, o)
 	case *tarnv1.App:
@@ -433,10 +432,11 @@ func (g *gatherer) stepPod(ctx context.Context, namespace, name string) *podView
 	return nil
 }
 
-// home reads the node that alone has a volume of a pod without a node.
-func (g *gatherer) home(ctx context.Context, pod *corev1.Pod, claims []*claimView) home {
+// home reads the node that alone has one of the volumes that the user asked about.
+func (g *gatherer) home(ctx context.Context) home {
+	claims := g.view.Claims
 	i := slices.IndexFunc(claims, func(c *claimView) bool { return homeOf(c.Volume) != "" })
-	if i < 0 || pod.Spec.NodeName != "" {
+	if i < 0 {
 		return home{}
 	}
 	h := home{Volume: claims[i].Volume.Name, Name: homeOf(claims[i].Volume)}
@@ -466,8 +466,8 @@ func homeOf(v *volumeView) string {
 	return ""
 }
 
-// podView reads the node, Events and log of a pod. For the pod that the user asked about, it also
-// reads the drivers of its node.
+// podView reads the node, Events and log of a pod. For a pod that the user asked about, it also
+// reads the drivers of its node. If that pod has no node, it reads the node of a local volume.
 func (g *gatherer) podView(ctx context.Context, pod *corev1.Pod, asked bool) *podView {
 	p := &podView{Pod: pod, Events: g.events(ctx, pod)}
 	if on := pod.Spec.NodeName; on != "" {
@@ -480,6 +480,8 @@ func (g *gatherer) podView(ctx context.Context, pod *corev1.Pod, asked bool) *po
 				}
 			}
 		}
+	} else if asked {
+		p.Home = g.home(ctx)
 	}
 	if container, previous, ok := logOf(pod); ok {
 		p.LogOf, p.Log = container, g.log(ctx, pod, container, previous)

@@ -31,8 +31,9 @@ ready() {
 	bucket)
 		go build -C hack/buckets -o "$scratch/" ./s3mem
 		host=$(kubectl config view -o jsonpath='{.clusters[0].cluster.server}') host=${host#https://} host=${host%:*}
-		ACCESS_KEY=$prefix SECRET_KEY=$prefix-key "$scratch/s3mem" "$host:29000" 127.0.0.1:29001 &
+		ACCESS_KEY=$prefix SECRET_KEY=$prefix-key "$scratch/s3mem" "$host:29000" 127.0.0.1:0 &
 		server=$!
+		until (: <>"/dev/tcp/$host/29000") 2>/dev/null; do kill -0 "$server" && sleep 0.1; done
 		secret bucket "--from-literal=accessKeyId=$prefix" "--from-literal=secretAccessKey=$prefix-key"
 		provides bucket "$prefix-bucket" "endpoint=http://$host:29000" "secret=$prefix-bucket" deleteContents=true
 		;;

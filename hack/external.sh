@@ -56,11 +56,13 @@ skipped='any volume data source|\[Disruptive\]|\[Feature:Windows\]|\[Feature:SEL
 failed=()
 for name in "${names[@]}"; do
 	ready "$name"
-	# The kubelet cannot unmount what FUSE reports as missing; the README of each says what to do.
-	fuse=
-	case $name in bucket | encrypted) fuse='|unmount after the subpath directory is deleted' ;; esac
+	# The kubelet cannot unmount what FUSE reports as missing; the README of each says what to do. A
+	# bucket has no symbolic links, with which these tests lead out of a volume.
+	lacking=
+	case $name in bucket | encrypted) lacking='|unmount after the subpath directory is deleted' ;; esac
+	[ "$name" != bucket ] || lacking+='|should fail if .*subpath .*is outside the volume'
 	echo "external: $name; the tests write to .tarn/external/$name.log" >&2
-	"$scratch/ginkgo" --procs "${PROCS:-3}" --no-color --focus "External Storage.*${FOCUS:-}" --skip "$skipped$fuse" --silence-skips \
+	"$scratch/ginkgo" --procs "${PROCS:-3}" --no-color --focus "External Storage.*${FOCUS:-}" --skip "$skipped$lacking" --silence-skips \
 		--output-dir "$logs" --junit-report "$name.xml" \
 		"$scratch/external.test" -- --kubeconfig "$KUBECONFIG" --provider local --storage.testdriver "$PWD/hack/external/drivers/$name.yaml" \
 		>"$logs/$name.log" 2>&1 || failed+=("$name")

@@ -143,10 +143,24 @@ func (l *load) replay(path string) error {
 			l.files[name] = f
 		}
 	}
-	if l.journal, err = os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err == nil && len(text) > 0 {
-		_, err = l.journal.WriteString("\n") // a kill may have cut the last line off
+	if l.journal, err = os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
+		return err
 	}
+	if len(text) == 0 {
+		return l.persist("reading the new volume", l.empty)
+	}
+	_, err = l.journal.WriteString("\n") // a kill may have cut the last line off
 	return err
+}
+
+// empty fails if a new volume has a file: its last user has left it.
+func (l *load) empty() error {
+	return filepath.WalkDir(l.volume, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			err = fmt.Errorf("the new volume has the file %s", path)
+		}
+		return err
+	})
 }
 
 // content is what a file of this name, generation and size contains.

@@ -48,3 +48,14 @@ func TestALoadFindsAByteThatHasChanged(t *testing.T) {
 		t.Error("a changed byte was not found")
 	}
 }
+
+func TestALoadRejectsANewVolumeWithAFile(t *testing.T) {
+	volume := t.TempDir()
+	if err := os.WriteFile(filepath.Join(volume, "left"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := &load{volume: volume, name: "v", files: map[string]file{}}
+	if err := l.open(filepath.Join(t.TempDir(), "journal")); err == nil {
+		t.Error("the file was not found")
+	}
+}

@@ -74,7 +74,7 @@ external: build ## run Kubernetes' tests for external storage on ready provision
 	@hack/external.sh $(PROVISIONERS)
 
 .PHONY: soak
-soak: build ## load volumes of the ready provisioners and kill what serves them, for SOAK=20m; SEED repeats a schedule
+soak: build ## load volumes on three nodes while programs are killed and nodes fail, for SOAK=20m; SEED repeats a schedule
 	@hack/soak.sh
 
 .PHONY: verify

@@ -2,7 +2,8 @@
 # Secrets that they need.
 #
 # `cluster` is its name, and `prefix` begins the names of what is made in it. `scratch` is a directory for the data of all
-# volumes, `pool` the size of a pool. finish_shelf takes everything away.
+# volumes, `pool` the size of a pool. With several nodes, `own` is a directory that each has for itself. finish_shelf takes
+# everything away.
 shelf=() server=
 
 # provides NAME AS [PARAMETER=VALUE]... installs a provisioner and its class under the name AS, and makes its image.
@@ -39,11 +40,12 @@ ready() {
 		;;
 	encrypted)
 		secret encrypted "--from-literal=password=$prefix"
-		provides xfs "$prefix-below" "folder=$scratch/below"
+		provides xfs "$prefix-below" "folder=${own:-$scratch}/below"
 		provides encrypted "$prefix-encrypted" "backingClass=$prefix-below" \
 			"csi.storage.k8s.io/node-publish-secret-name=$prefix-encrypted" csi.storage.k8s.io/node-publish-secret-namespace=tarn-volumes
 		;;
-	*) provides "$1" "$prefix-$1" "folder=$scratch/$1" "poolSize=$pool" ;;
+	shared) provides shared "$prefix-shared" "folder=$scratch/shared" ;;
+	*) provides "$1" "$prefix-$1" "folder=${own:-$scratch}/$1" "poolSize=$pool" ;;
 	esac
 }
 

@@ -1,13 +1,13 @@
-// Command soak loads volumes of the ready provisioners and kills what serves them, by a schedule
-// that follows from a seed. Every byte is checked, and at the end nothing may be left. hack/soak.sh
-// gives it a cluster of its own; the command must not know how one is made.
+// Command soak loads volumes of the ready provisioners, kills what serves them, and lets nodes fail, by
+// a schedule that follows from a seed. Every byte is checked, and at the end nothing may be left.
+// hack/soak.sh gives it a cluster of its own; the command must not know how one is made.
 //
 //	soak CLUSTER SEED DURATION JOURNALS CLASS...
 //
-// CLUSTER is a name for tarn-cluster, JOURNALS a directory of this machine. A class may begin with what
-// its load must know, such as "blocks,faults:". "blocks" serves writes within files and renames,
+// CLUSTER is a name for tarn-cluster, JOURNALS a directory that all nodes share. A class may begin with
+// what its load must know, such as "blocks,faults:". "blocks" serves writes within files and renames,
 // "faults" has a server whose death pods notice, and "recovers" may keep the last content of a file
-// under another name.
+// under another name. "moves" has nothing on a node, so that a pod of a lost node runs elsewhere.
 package main
 
 import (
@@ -18,24 +18,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	tarn "tarn.dev/tarn/api/v1alpha1"
 )
 
 const (
@@ -54,56 +49,83 @@ const (
 type deed string
 
 const (
-	begin      deed = "begin"      // a claim, and a pod that loads its volume
-	end        deed = "end"        // of both: the pod checks everything first
-	restart    deed = "restart"    // another pod for the claim, which checks what the first wrote
-	crash      deed = "crash"      // the load is killed, and checks when it starts again
-	serve      deed = "serve"      // whatever step pods the volume has are killed
-	grow       deed = "grow"       // the claim
-	agent      deed = "agent"      // the node agent is killed
-	controller deed = "controller" // the controller is killed
+	begin      deed = "begin"           // a claim, and a pod that loads its volume
+	end        deed = "end"             // of both: the pod checks everything first
+	restart    deed = "restart"         // another pod for the claim, which checks what the first wrote
+	crash      deed = "crash"           // the load is killed, and checks when it starts again
+	serve      deed = "serve"           // whatever step pods the volume has are killed
+	grow       deed = "grow"            // the claim
+	app        deed = "app"             // one is deployed, scaled and deleted
+	agent      deed = "tarn-node"       // the node agent is killed
+	kubelet    deed = "kubelet"         // it is killed
+	containerd deed = "containerd"      // it is killed
+	controller deed = "tarn-controller" // the controller is killed
+	cut        deed = "cut"             // the node loses its power
+	lose       deed = "lose"            // it is cut and declared out of service, and pods that can move do
+	isolate    deed = "isolate"         // the node loses its network
+	freeze     deed = "freeze"          // all processes of the node are stopped
 )
 
-// event is one deed of the schedule. A deed to a part of Tarn has no slot.
+// Slots, then apps, then nodes.
+const (
+	apps      = slots
+	firstNode = slots + 1
+)
+
+// event is one deed of the schedule, to a slot, to apps or to a node. A failure of a node lasts.
 type event struct {
-	at   time.Duration
-	slot int
-	do   deed
+	at, lasts time.Duration
+	slot      int
+	do        deed
 }
 
-// schedule follows from the seed alone.
-func schedule(seed uint64, duration time.Duration) []event {
+// schedule follows from the seed and the number of nodes alone. The first node, which has the control
+// plane, does not fail.
+func schedule(seed uint64, duration time.Duration, nodes int) []event {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var events []event
-	live := [slots]bool{}
+	live, calmAgain := [slots]bool{}, map[int]time.Duration{} // a node, after its last failure
 	for at := time.Duration(0); at < duration; at += time.Duration(1+random.IntN(5000)) * time.Millisecond {
-		slot := random.IntN(slots)
-		if !live[slot] {
-			live[slot] = true
-			events = append(events, event{at, slot, begin})
+		e := event{at: at, slot: random.IntN(slots)}
+		switch choice := random.IntN(27); {
+		case !live[e.slot]:
+			e.do = begin
+		case choice < 8:
+			e.do = serve
+		case choice < 12:
+			e.do = crash
+		case choice < 16:
+			e.do = restart
+		case choice < 18:
+			e.do = grow
+		case choice < 20:
+			e.do = end
+		case choice < 21:
+			e.slot, e.do = apps, app
+		case choice < 23:
+			e.slot, e.do = firstNode, controller
+		case choice < 25:
+			e.slot, e.do = firstNode+random.IntN(nodes), []deed{agent, agent, kubelet, containerd}[random.IntN(4)]
+		case nodes > 1:
+			e.slot, e.do = firstNode+1+random.IntN(nodes-1), []deed{cut, lose, isolate, freeze}[random.IntN(4)]
+			if e.lasts = 5*time.Second + time.Duration(random.IntN(35000))*time.Millisecond; e.do == lose {
+				e.lasts += moving
+			}
+		}
+		if e.slot >= firstNode && at < calmAgain[e.slot] || e.do == "" {
 			continue
 		}
-		switch choice := random.IntN(24); {
-		case choice < 8:
-			events = append(events, event{at, slot, serve})
-		case choice < 12:
-			events = append(events, event{at, slot, crash})
-		case choice < 16:
-			events = append(events, event{at, slot, restart})
-		case choice < 18:
-			events = append(events, event{at, slot, grow})
-		case choice < 20:
-			live[slot] = false
-			events = append(events, event{at, slot, end})
-		case choice < 22:
-			events = append(events, event{at, -1, agent})
-		default:
-			events = append(events, event{at, -1, controller})
+		if e.lasts > 0 {
+			calmAgain[e.slot] = at + e.lasts + calm
 		}
+		if e.slot < slots {
+			live[e.slot] = e.do != end
+		}
+		events = append(events, e)
 	}
 	for slot, is := range live {
 		if is {
-			events = append(events, event{duration, slot, end})
+			events = append(events, event{at: duration, slot: slot, do: end})
 		}
 	}
 	return events
@@ -113,9 +135,11 @@ func schedule(seed uint64, duration time.Duration) []event {
 type soak struct {
 	client.Client
 	cluster, journals string
+	nodes             []string
 
 	mu   sync.Mutex
 	done map[deed]int
+	off  map[string]time.Time // until when a node was off
 	errs []error
 }
 
@@ -144,14 +168,22 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	config.QPS, config.Burst = 100, 200
-	s := &soak{cluster: args[0], journals: args[3], done: map[deed]int{}}
+	s := &soak{cluster: args[0], journals: args[3], done: map[deed]int{}, off: map[string]time.Time{}}
 	if s.Client, err = client.New(config, client.Options{}); err != nil {
 		return err
 	}
 	if err := s.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		return err
 	}
-	s.play(ctx, schedule(seed, duration), args[4:])
+	var nodes corev1.NodeList
+	if err := s.List(ctx, &nodes); err != nil {
+		return err
+	}
+	for i := range nodes.Items {
+		s.nodes = append(s.nodes, nodes.Items[i].Name)
+	}
+	slices.Sort(s.nodes)
+	s.play(ctx, schedule(seed, duration, len(s.nodes)), args[4:])
 	if len(s.errs) == 0 {
 		s.fail("at the end", s.nothingLeft(ctx))
 	}
@@ -162,14 +194,23 @@ func run(ctx context.Context, args []string) error {
 // play does the deeds of the schedule. Those of one slot follow each other; a slot that is late
 // delays its own deeds only. After a failure nothing new begins.
 func (s *soak) play(ctx context.Context, events []event, classes []string) {
-	queues := [slots]chan event{}
+	queues := make([]chan event, firstNode+len(s.nodes))
 	var all sync.WaitGroup
 	for i := range queues {
 		queues[i] = make(chan event, len(events))
-		v := &volume{soak: s, slot: i, class: classes[i%len(classes)]}
+		name, do := func() string { return "an app" }, s.app
+		switch {
+		case i < slots:
+			v := &volume{soak: s, slot: i, class: classes[i%len(classes)]}
+			name, do = v.name, v.do
+		case i >= firstNode:
+			n := node{soak: s, name: s.nodes[i-firstNode]}
+			name, do = func() string { return n.name }, n.do
+		}
 		all.Go(func() {
 			for e := range queues[i] {
-				if s.fail(fmt.Sprintf("%s of %s at %s", e.do, v.name(), e.at), v.do(ctx, e.do)) {
+				s.count(e.do)
+				if s.fail(fmt.Sprintf("%s of %s at %s", e.do, name(), e.at), do(ctx, e)) {
 					return
 				}
 			}
@@ -182,11 +223,7 @@ func (s *soak) play(ctx context.Context, events []event, classes []string) {
 		if s.failed() {
 			break
 		}
-		if e.slot >= 0 {
-			queues[e.slot] <- e
-			continue
-		}
-		s.fail(string(e.do), s.part(e.do))
+		queues[e.slot] <- e
 	}
 	for _, q := range queues {
 		close(q)
@@ -205,7 +242,7 @@ func (s *soak) fail(what string, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
-		fmt.Printf("%s soak: FAILED: %s: %v\n", time.Now().Format(time.TimeOnly), what, err)
+		say("FAILED: %s: %v", what, err)
 		s.errs = append(s.errs, fmt.Errorf("%s: %w", what, err))
 	}
 	return err != nil
@@ -217,12 +254,8 @@ func (s *soak) count(d deed) {
 	s.done[d]++
 }
 
-// part kills a part of Tarn, which the cluster starts again.
-func (s *soak) part(d deed) error {
-	component := map[deed]string{agent: "tarn-node", controller: "tarn-controller"}[d]
-	fmt.Printf("%s soak: kill %s\n", time.Now().Format(time.TimeOnly), component)
-	s.count(d)
-	return command("tarn-cluster", "restart", "--kill", component, "--name", s.cluster)
+func say(format string, args ...any) {
+	fmt.Printf("%s soak: %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 }
 
 func command(name string, args ...string) error {
@@ -232,16 +265,28 @@ func command(name string, args ...string) error {
 	return nil
 }
 
-// nothingLeft waits until no volume is left, and asks tarn.
+// nothingLeft waits until volumes that are recycled are spare again, deletes the pools, waits until no
+// volume is left, and asks tarn.
 func (s *soak) nothingLeft(ctx context.Context) error {
+	return errors.Join(
+		s.only(ctx, corev1.VolumeAvailable),
+		command("kubectl", "wait", "pvset", "--all", "--for=condition=Ready", "--timeout", patience.String()),
+		command("kubectl", "delete", "pvset", "--all", "--timeout", patience.String()),
+		s.only(ctx, ""),
+		command("tarn", "audit"))
+}
+
+// only waits until all volumes are of a phase.
+func (s *soak) only(ctx context.Context, phase corev1.PersistentVolumePhase) error {
 	var volumes corev1.PersistentVolumeList
+	others := func(v corev1.PersistentVolume) bool { return v.Status.Phase != phase }
 	err := wait.PollUntilContextTimeout(ctx, time.Second, patience, true, func(ctx context.Context) (bool, error) {
-		return s.List(ctx, &volumes) == nil && len(volumes.Items) == 0, nil
+		return s.List(ctx, &volumes) == nil && !slices.ContainsFunc(volumes.Items, others), nil
 	})
 	if err != nil {
-		return fmt.Errorf("%d volumes are left: %w", len(volumes.Items), err)
+		return fmt.Errorf("%d volumes are left, not all of phase %q: %w", len(volumes.Items), phase, err)
 	}
-	return command("tarn", "audit")
+	return nil
 }
 
 // sums adds up what the loads wrote in their journals.
@@ -264,195 +309,4 @@ func (s *soak) sums() string {
 		}
 	}
 	return fmt.Sprintf("%d volumes, %d writes of %d MB, all checked %d times, %d operations repeated, %d files recovered", volumes, writes, bytes>>20, verified, failed, recovered)
-}
-
-// volume is what a slot has: at most one claim and its pod at a time.
-type volume struct {
-	*soak
-	slot, life, pods int
-	class            string
-	size             int64
-}
-
-func (v *volume) name() string { return fmt.Sprintf("soak-%d-%d", v.slot, v.life) }
-func (v *volume) pod() string  { return fmt.Sprintf("%s-%d", v.name(), v.pods) }
-
-func (v *volume) meta(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name}
-}
-
-func (v *volume) do(ctx context.Context, d deed) error {
-	if d == begin {
-		v.life, v.pods, v.size = v.life+1, 0, size
-	}
-	fmt.Printf("%s soak: %s %s of %s\n", time.Now().Format(time.TimeOnly), d, v.name(), v.class)
-	v.count(d)
-	switch d {
-	case begin:
-		class := v.class[strings.Index(v.class, ":")+1:]
-		claim := &corev1.PersistentVolumeClaim{ObjectMeta: v.meta(v.name()), Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(v.size, resource.BinarySI)}},
-		}}
-		if err := v.Create(ctx, claim); err != nil {
-			return err
-		}
-		return v.start(ctx)
-	case restart:
-		if err := v.stop(ctx); err != nil {
-			return err
-		}
-		return v.start(ctx)
-	case end:
-		if err := v.stop(ctx); err != nil {
-			return err
-		}
-		return v.Delete(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: v.meta(v.name())})
-	case crash:
-		pod, err := v.running(ctx, "")
-		if err != nil {
-			return err
-		}
-		if err := killIn(pod, "load"); err != nil {
-			return err
-		}
-		_, err = v.running(ctx, pod.Status.ContainerStatuses[0].ContainerID)
-		return err
-	case serve:
-		return v.killSteps(ctx)
-	case grow:
-		return v.grow(ctx)
-	default:
-		return fmt.Errorf("a volume has no %s", d)
-	}
-}
-
-// start begins a pod that loads the volume, and waits until it runs.
-func (v *volume) start(ctx context.Context) error {
-	v.pods++
-	flags, _, _ := strings.Cut(v.class, ":")
-	pod := &corev1.Pod{ObjectMeta: v.meta(v.pod()), Spec: corev1.PodSpec{
-		TerminationGracePeriodSeconds: ptr.To(int64(patience.Seconds())),
-		AutomountServiceAccountToken:  ptr.To(false),
-		Containers: []corev1.Container{{
-			Name: "load", Image: image, Args: append([]string{"/volume", "/journals/" + v.name(), v.name()}, strings.Split(flags, ",")...),
-			VolumeMounts: []corev1.VolumeMount{{Name: "volume", MountPath: "/volume"}, {Name: "journals", MountPath: "/journals"}},
-		}},
-		Volumes: []corev1.Volume{
-			{Name: "volume", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: v.name()}}},
-			{Name: "journals", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: v.journals, Type: ptr.To(corev1.HostPathDirectory)}}},
-		},
-	}}
-	if err := v.Create(ctx, pod); err != nil {
-		return err
-	}
-	_, err := v.running(ctx, "")
-	return err
-}
-
-// running waits until the pod's load runs, in another container than the one that was killed: the
-// kubelet pauses before it starts one again.
-func (v *volume) running(ctx context.Context, killed string) (*corev1.Pod, error) {
-	pod := &corev1.Pod{}
-	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		err := v.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v.pod()}, pod)
-		if err != nil || len(pod.Status.ContainerStatuses) != 1 {
-			return false, nil // not yet
-		}
-		is := &pod.Status.ContainerStatuses[0]
-		return is.State.Running != nil && is.ContainerID != killed, nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("pod %s does not run, in phase %s: %w", v.pod(), pod.Status.Phase, err)
-	}
-	return pod, nil
-}
-
-// stop ends the pod and reads what its load said last.
-func (v *volume) stop(ctx context.Context) error {
-	pod, err := v.running(ctx, "")
-	if err != nil {
-		return err
-	}
-	if err := v.Delete(ctx, pod); err != nil {
-		return err
-	}
-	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 2*patience, true, func(ctx context.Context) (bool, error) {
-		return apierrors.IsNotFound(v.Get(ctx, client.ObjectKeyFromObject(pod), pod)), nil
-	})
-	if err != nil {
-		return fmt.Errorf("pod %s does not end: %w", pod.Name, err)
-	}
-	text, err := os.ReadFile(filepath.Join(v.journals, v.name()))
-	if err != nil {
-		return err
-	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	if last := lines[len(lines)-1]; !strings.HasPrefix(last, "verified ") || strings.Contains(string(text), "\nfailed ") {
-		return fmt.Errorf("the load of pod %s has not verified everything: see %s, which ends with %q", pod.Name, filepath.Join(v.journals, v.name()), last)
-	}
-	return nil
-}
-
-// killSteps kills all processes of the step pods that the volume has.
-func (v *volume) killSteps(ctx context.Context) error {
-	claim := &corev1.PersistentVolumeClaim{}
-	if err := v.Get(ctx, client.ObjectKey{Namespace: namespace, Name: v.name()}, claim); err != nil {
-		return err
-	}
-	var pods corev1.PodList
-	if err := v.List(ctx, &pods, client.MatchingLabels{tarn.LabelVolume: claim.Spec.VolumeName}); err != nil {
-		return err
-	}
-	for i := range pods.Items {
-		if err := killIn(&pods.Items[i], ""); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// grow asks for more, and waits until the volume has it.
-func (v *volume) grow(ctx context.Context) error {
-	v.size += step
-	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"resources":{"requests":{"storage":"%d"}}}}`, v.size))
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: v.meta(v.name())}
-	if err := v.Patch(ctx, claim, patch); err != nil {
-		return err
-	}
-	err := wait.PollUntilContextTimeout(ctx, time.Second, 2*patience, true, func(ctx context.Context) (bool, error) {
-		return v.Get(ctx, client.ObjectKeyFromObject(claim), claim) == nil && claim.Status.Capacity.Storage().Value() >= v.size, nil
-	})
-	if err != nil {
-		return fmt.Errorf("claim %s has %s, and asked for %d bytes: %w", claim.Name, claim.Status.Capacity.Storage(), v.size, err)
-	}
-	return nil
-}
-
-// killIn kills the processes of that name in a pod's containers, or all without a name. There may
-// be none.
-func killIn(pod *corev1.Pod, name string) error {
-	entries, err := filepath.Glob("/proc/[0-9]*/comm")
-	if err != nil {
-		return err
-	}
-	for _, path := range entries {
-		comm, err := os.ReadFile(path)
-		groups, err2 := os.ReadFile(filepath.Join(filepath.Dir(path), "cgroup"))
-		if err != nil || err2 != nil || !strings.Contains(string(groups), string(pod.UID)) {
-			continue // it has ended, or is of another pod
-		}
-		is := strings.TrimSpace(string(comm))
-		if name != "" && is != name || name == "" && is == "pause" {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if err != nil {
-			return err
-		}
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			return err
-		}
-	}
-	return nil
 }

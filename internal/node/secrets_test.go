@@ -111,6 +111,21 @@ func TestAStagingPodHasTheSecretOfItsVolume(t *testing.T) {
 	})
 	w.healthy(metav1.ConditionTrue, tarnv1.ReasonRebound)
 	w.wantOnlyInMemory("hush2-" + w.id)
+
+	// Where all mounts are lost, the Secret is, too: the kubelet's next call brings it.
+	w.stop()
+	stage := w.stages()[0]
+	for _, folder := range []string{filepath.Join(w.state, "stages", string(stage.UID)), first, second} {
+		w.must(mounts.UnmountTree(mounts.Kernel{}, folder, func(string, error) {}))
+	}
+	w.start()
+	w.healthy(metav1.ConditionFalse, tarnv1.ReasonMountGone)
+	w.eventually("it is staged again by a call with the Secret", func() error {
+		_, err := w.publish(volume, "pod-1", keys(map[string]string{"password": "hush3-" + w.id}))
+		return err
+	})
+	w.wantFile(filepath.Join(first, "greeting"), "password=hush3-"+w.id)
+	w.wantOnlyInMemory("hush3-" + w.id)
 	w.ends(volume, first, second)
 }
 

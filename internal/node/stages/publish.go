@@ -243,6 +243,7 @@ func (a *attempt) create(ctx context.Context) (*tarnv1.PavStage, error) {
 
 // provide makes the directory of a stage that waits for its staging pod, with the volume's Secret
 // in it. A stage that has a Secret already gets its present keys: of all pods, the last one counts.
+// A lost stage gets it for its next staging pod, because a node that loses its mounts loses it too.
 func (a *attempt) provide(ctx context.Context, stage *tarnv1.PavStage) error {
 	unlock := a.folders.Lock(string(stage.UID))
 	defer unlock()
@@ -253,10 +254,11 @@ func (a *attempt) provide(ctx context.Context, stage *tarnv1.PavStage) error {
 	if current != nil && current.UID == stage.UID && deleting(current) {
 		return nil // the worker may have removed all of it already
 	}
-	waits := stage.Status.Node.Phase == "" || stage.Status.Node.Phase == tarnv1.StageWaiting
+	phase := stage.Status.Node.Phase
+	waits := phase == "" || phase == tarnv1.StageWaiting
 	if a.request.Secrets != nil {
 		kept, err := a.hasSecrets(stage.UID)
-		if err == nil && (waits || kept) {
+		if err == nil && (waits || kept || phase == tarnv1.StageLost) {
 			err = a.keepSecrets(stage.UID, a.request.Secrets)
 		}
 		if err != nil {

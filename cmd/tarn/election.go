@@ -80,7 +80,7 @@ var watched = map[string][]client.Object{
 	"expand":    {&pavv1.PavProvisioner{}},
 	"inprocess": {&storagev1.StorageClass{}},
 	"pavvolume": {&pavv1.PavProvisioner{}, &corev1.Node{}, &storagev1.StorageClass{}},
-	"pool":      {&tarnv1.PersistentVolumeSet{}, &tarnv1.PersistentVolumeSetScaler{}, &storagev1.StorageClass{}, &pavv1.PavProvisioner{}},
+	"pool":      {&tarnv1.PersistentVolumeSet{}, &tarnv1.PersistentVolumeSetScaler{}, &storagev1.StorageClass{}, &pavv1.PavProvisioner{}, &corev1.Node{}},
 	"recycle":   {&pavv1.PavProvisioner{}, &storagev1.VolumeAttachment{}},
 	"stage":     {&policyv1.PodDisruptionBudget{}, &pavv1.PavProvisioner{}, &corev1.Node{}},
 	"trash":     {&storagev1.StorageClass{}, &tarnv1.PersistentVolumeSet{}},

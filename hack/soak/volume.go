@@ -157,8 +157,13 @@ func (v *volume) stop(ctx context.Context) error {
 		if err := v.Delete(ctx, pod); client.IgnoreNotFound(err) != nil {
 			return err
 		}
+		var seen []corev1.ContainerStatus
 		err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 2*patience, true, func(ctx context.Context) (bool, error) {
-			return apierrors.IsNotFound(v.Get(ctx, client.ObjectKeyFromObject(pod), pod)), nil
+			gone := apierrors.IsNotFound(v.Get(ctx, client.ObjectKeyFromObject(pod), pod))
+			if !gone {
+				seen = pod.Status.ContainerStatuses
+			}
+			return gone, nil
 		})
 		if err != nil {
 			return fmt.Errorf("pod %s does not end: %w", pod.Name, err)
@@ -173,7 +178,7 @@ func (v *volume) stop(ctx context.Context) error {
 		case verified && !failed:
 			return nil
 		case failed || !v.wasOff(pod.Spec.NodeName, began):
-			return fmt.Errorf("the load of pod %s has not verified everything: see %s, which ends with %q", pod.Name, filepath.Join(v.journals, v.name()), last)
+			return fmt.Errorf("the load of pod %s has not verified everything: see %s, which ends with %q; its container was last seen as %+v", pod.Name, filepath.Join(v.journals, v.name()), last, seen)
 		}
 		say("node %s took pod %s with it, another checks", pod.Spec.NodeName, pod.Name)
 		if err := v.start(ctx); err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -136,6 +137,13 @@ if [ "$(cat $lock/node)" = {{ node.metadata.name|tobash }} ]; then rm -r $lock; 
 	return sections
 }
 
+// isolate takes the network from a node. The function that it returns gives it back, once.
+func (s *scenario) isolate(node string) (join func()) {
+	s.node("isolate", node)
+	var once sync.Once
+	return func() { once.Do(func() { s.node("join", node) }) }
+}
+
 func TestOnThreeNodesALockRefusesASecondStagingWhileAnIsolatedNodeWritesOn(t *testing.T) {
 	shelf := t.TempDir()
 	s, nodes := onThreeNodes(t, "lock")
@@ -145,14 +153,7 @@ func TestOnThreeNodesALockRefusesASecondStagingWhileAnIsolatedNodeWritesOn(t *te
 	data := filepath.Join(shelf, entriesOf(t, shelf)[0])
 	first := s.writer("first", claim.Name, nodes[1])
 
-	s.node("isolate", nodes[1])
-	joined := false
-	join := func() {
-		if !joined {
-			joined = true
-			s.node("join", nodes[1])
-		}
-	}
+	join := s.isolate(nodes[1])
 	defer join()
 	second := s.consumer("second", claim.Name, keepsData, onNode(nodes[2]), readyWhenWriting)
 	s.told(second, "FailedMount", "the volume is staged on node "+nodes[1]+", which has not released its lock")
@@ -189,14 +190,7 @@ func TestOnThreeNodesWithoutALockAnIsolatedNodeWritesBesideAnother(t *testing.T)
 	data := filepath.Join(shelf, entriesOf(t, shelf)[0])
 	first := s.writer("first", claim.Name, nodes[1])
 
-	s.node("isolate", nodes[1])
-	joined := false
-	join := func() {
-		if !joined {
-			joined = true
-			s.node("join", nodes[1])
-		}
-	}
+	join := s.isolate(nodes[1])
 	defer join()
 	second := s.consumer("second", claim.Name, `trap exit TERM; cd /data; sha256sum -c sum
 while true; do echo line >> second; touch /tmp/ready; sleep 0.1 & wait $!; done`, onNode(nodes[2]), readyWhenWriting)

@@ -92,7 +92,7 @@ func (r *reconciler) begin(ctx context.Context, v *View) (more bool, err error) 
 func (r *reconciler) takeAnyNode(ctx context.Context, v *View) error {
 	switch {
 	case followsSource(v.Record):
-		return r.takeSourceNode(ctx, v)
+		return r.runOn(ctx, v, v.Record.Spec.Source.NodeName, "on which the data source lies")
 	case followsNode(v):
 		return r.takeNode(ctx, v)
 	}

@@ -29,13 +29,19 @@ func (r *reconciler) takeNode(ctx context.Context, v *View) error {
 	if claim == nil || claim.Annotations[volume.AnnSelectedNode] != selected {
 		return kube.ErrStale
 	}
+	return r.runOn(ctx, v, selected, fmt.Sprintf("which annotation %s of the claim selects", volume.AnnSelectedNode))
+}
+
+// runOn makes the new attempt run on a node, if that exists and the class allows it. which tells
+// users where the name comes from.
+func (r *reconciler) runOn(ctx context.Context, v *View, name, which string) error {
 	v.Record = v.Record.DeepCopy()
-	v.Record.Status.NodeName = selected
+	v.Record.Status.NodeName = name
 	class, err := classOf(v.Record)
 	if err != nil {
 		return err
 	}
-	node, err := r.liveNode(ctx, selected)
+	node, err := r.liveNode(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -46,7 +52,7 @@ func (r *reconciler) takeNode(ctx context.Context, v *View) error {
 	case volume.Allows(class.AllowedTopologies, node.Labels):
 		return nil
 	}
-	return &steppod.StepError{Step: tarnv1.StepCreation, Reason: reason, Message: fmt.Sprintf("node %q, which annotation %s of the claim selects, %s", selected, volume.AnnSelectedNode, why)}
+	return &steppod.StepError{Step: tarnv1.StepCreation, Reason: reason, Message: fmt.Sprintf("node %q, %s, %s", name, which, why)}
 }
 
 // nodeGone returns a StepError if the attempt's node is gone. No pod of the attempt can run there.

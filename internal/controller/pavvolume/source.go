@@ -169,31 +169,9 @@ func (r *reconciler) confirmSource(ctx context.Context, v *View) error {
 	return nil
 }
 
-// takeSourceNode makes the new attempt run on the node of the source, if only that one can use it.
-// The volume is then tied to that node, and the scheduler follows it, whichever node it selected.
-func (r *reconciler) takeSourceNode(ctx context.Context, v *View) error {
-	name := v.Record.Spec.Source.NodeName
-	v.Record = v.Record.DeepCopy()
-	v.Record.Status.NodeName = name
-	class, err := classOf(v.Record)
-	if err != nil {
-		return err
-	}
-	node, err := r.liveNode(ctx, name)
-	if err != nil {
-		return err
-	}
-	why, reason := "is not in allowedTopologies of StorageClass "+class.Name, reasonNodeRefused
-	switch {
-	case node == nil:
-		why, reason = "is gone", steppod.ReasonNodeGone
-	case volume.Allows(class.AllowedTopologies, node.Labels):
-		return nil
-	}
-	return &steppod.StepError{Step: tarnv1.StepCreation, Reason: reason, Message: fmt.Sprintf("node %q, on which the data source lies, %s", name, why)}
-}
-
-// followsSource says whether the volume is made where its source lies.
+// followsSource says whether the volume is made where its source lies, because only that node can
+// use it. The volume is then tied to that node, and the scheduler follows it, whichever node it
+// selected.
 func followsSource(record *tarnv1.PavVolume) bool {
 	return record.Spec.Source != nil && record.Spec.Source.NodeName != ""
 }

@@ -17,7 +17,8 @@ import (
 )
 
 // RecordVars is the context of the templates of validation, creation and deletion, with the
-// original's names. Variable source is defined for a volume that is made from another one. claim is the present claim; nil means the record's snapshot of it.
+// original's names. Variable source is defined for a volume that is made from another one. claim is
+// the present claim; nil means the record's snapshot of it.
 func RecordVars(record *tarnv1.PavVolume, claim *corev1.PersistentVolumeClaim) (map[string]any, error) {
 	claimObject, err := snapshot(record.Spec.ClaimSnapshot.Raw)
 	if err != nil {

@@ -8,6 +8,18 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
+// OnlyHost returns the host name of the one node that a selector selects by nothing else. It is empty
+// for any other selector.
+func OnlyHost(s *corev1.NodeSelector) string {
+	if len(s.NodeSelectorTerms) != 1 || len(s.NodeSelectorTerms[0].MatchFields) > 0 || len(s.NodeSelectorTerms[0].MatchExpressions) != 1 {
+		return ""
+	}
+	if one := s.NodeSelectorTerms[0].MatchExpressions[0]; one.Key == corev1.LabelHostname && one.Operator == corev1.NodeSelectorOpIn && len(one.Values) == 1 {
+		return one.Values[0]
+	}
+	return ""
+}
+
 // SelectsNode reports whether one term of a node selector matches a node. An empty or invalid term
 // matches none, as in the scheduler.
 func SelectsNode(s *corev1.NodeSelector, node *corev1.Node) bool {

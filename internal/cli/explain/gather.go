@@ -454,16 +454,7 @@ func homeOf(v *volumeView) string {
 	case v.Record != nil && v.Record.Status.NodeName != "":
 		return v.Record.Status.NodeName
 	}
-	terms := v.Volume.Spec.NodeAffinity.Required.NodeSelectorTerms
-	if len(terms) != 1 {
-		return ""
-	}
-	for _, e := range terms[0].MatchExpressions {
-		if e.Key == corev1.LabelHostname && e.Operator == corev1.NodeSelectorOpIn && len(e.Values) == 1 {
-			return e.Values[0]
-		}
-	}
-	return ""
+	return volume.OnlyHost(v.Volume.Spec.NodeAffinity.Required)
 }
 
 // podView reads the node, Events and log of a pod. For a pod that the user asked about, it also

@@ -54,7 +54,7 @@ func lostVolumes(volumes []corev1.PersistentVolume, nodes []corev1.Node) map[str
 		}
 		key := affinity.Required.String()
 		there, seen := known[key]
-		if host := onlyHost(affinity.Required); host != "" {
+		if host := volume.OnlyHost(affinity.Required); host != "" {
 			there = hosts[host]
 		} else if !seen {
 			there = slices.ContainsFunc(nodes, func(node corev1.Node) bool { return volume.SelectsNode(affinity.Required, &node) })
@@ -65,18 +65,6 @@ func lostVolumes(volumes []corev1.PersistentVolume, nodes []corev1.Node) map[str
 		}
 	}
 	return lost
-}
-
-// onlyHost returns the host name of the only node that a selector selects; "" for any other
-// selector.
-func onlyHost(s *corev1.NodeSelector) string {
-	if len(s.NodeSelectorTerms) != 1 || len(s.NodeSelectorTerms[0].MatchFields) > 0 || len(s.NodeSelectorTerms[0].MatchExpressions) != 1 {
-		return ""
-	}
-	if one := s.NodeSelectorTerms[0].MatchExpressions[0]; one.Key == corev1.LabelHostname && one.Operator == corev1.NodeSelectorOpIn && len(one.Values) == 1 {
-		return one.Values[0]
-	}
-	return ""
 }
 
 // opening is when a filler pod can run on a node.
